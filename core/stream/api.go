@@ -1,0 +1,91 @@
+package stream
+
+import (
+	"context"
+	"iter"
+
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// View is one immutable state of the metadata, as the engine sees it.
+type View interface {
+	Index() uint64
+	Stream(mink.StreamID) (plan.Stream, bool)
+	Object(plan.ObjectID) (plan.Object, bool)
+	WAL(mink.NodeEpoch) (plan.WAL, bool)
+	WALs() iter.Seq[plan.WAL]
+	Objects() iter.Seq[plan.Object]
+	// ObjectRanges answers which live ranges name the object.
+	ObjectRanges(plan.ObjectID) []ObjectRange
+	Destroyed() iter.Seq[plan.Destroyed]
+}
+
+// ObjectRange is one live range of an object, seen from the object.
+type ObjectRange = plan.ObjectRange
+
+// Meta is what the engine asks of the metadata log. Each proposing call returns
+// nil when THIS node has applied the command and apply accepted it; an error
+// that is mink.ErrFenced means this node epoch is sealed; mink.ErrConflict that
+// apply refused it (re-read the view and plan again).
+type Meta interface {
+	View() View
+	// Changed is closed once a view newer than index is applied.
+	Changed(index uint64) <-chan struct{}
+	CommitObjects(context.Context, plan.CommitObjects) error
+	ReplaceObjects(context.Context, plan.ReplaceObjects) error
+	TrimStreams(context.Context, []plan.Trim) error
+	// ForgetObjects drops destroyed objects from the state after their deletion.
+	ForgetObjects(context.Context, []plan.ObjectID) error
+	// AppliedEverywhere answers the smallest metadata index that every live node
+	// has applied, by its heartbeat.
+	AppliedEverywhere(context.Context) (uint64, error)
+}
+
+// Frame is one append: an opaque record batch that takes Span offsets from
+// Start. Bytes is immutable and stays valid as long as it is referenced.
+type Frame struct {
+	Start           mink.Offset
+	Span            uint64 // offsets taken, >= 1; may exceed Count (sparse after compaction)
+	Count           uint32 // records
+	LeaderEpoch     mink.LeaderEpoch
+	MaxTimestamp    int64 // largest record timestamp, ms
+	CommitTimestamp int64 // when appended, ms; never falls within a stream
+	Bytes           []byte
+}
+
+// End is the offset after the frame's last.
+func (f Frame) End() mink.Offset { return f.Start + mink.Offset(f.Span) }
+
+// AppendRequest is one frame to append. Parts are copied before Append returns.
+type AppendRequest struct {
+	Start           mink.Offset // must be the stream's log end
+	Span            uint64
+	Count           uint32
+	MaxTimestamp    int64
+	CommitTimestamp int64
+	Parts           [][]byte // the frame's bytes, concatenated
+}
+
+// ReadRequest asks for whole frames from the one that holds From.
+type ReadRequest struct {
+	From     mink.Offset
+	MaxBytes int  // soft: the first frame is returned whatever its size
+	Cached   bool // never touch the store: mink.ErrNotCached when the first frame is not in memory
+}
+
+// ReadResult is a run of consecutive frames below the high watermark. Next is
+// where to go on: past the last frame, or past a gap.
+type ReadResult struct {
+	Frames        []Frame
+	Next          mink.Offset
+	Start         mink.Offset // log start
+	HighWatermark mink.Offset
+}
+
+// Folder turns frames into a stream's checkpoint: a pure function of the log.
+// Fold gets the previous checkpoint (nil at offset 0) and the frames from there
+// on, and answers the checkpoint at the last frame's end.
+type Folder interface {
+	Fold(prev []byte, frames iter.Seq2[Frame, error]) ([]byte, error)
+}

@@ -1,0 +1,149 @@
+// Package objstore is the contract of an object store: what Mink asks of S3,
+// GCS, Azure, a local directory or memory. Implementations live in the node
+// (core/builtin) or out of process as plugins; all pass objstoretest.
+//
+// Keys are slash-separated UTF-8 paths relative to the store's prefix, without
+// a leading slash, without "." or ".." segments, 1..900 bytes. An object is
+// immutable bytes: it is written whole, read whole or by range, and deleted.
+package objstore
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// The error sentinels of the contract. They are the whole set: a store maps
+// whatever its service answers to one of them and wraps it with the key.
+var (
+	ErrNotExist       = errors.New("object does not exist")
+	ErrAlreadyExists  = errors.New("object already exists") // create-only Put lost: S3/GCS 412, Azure 409
+	ErrConflict       = errors.New("conflict")              // compare-and-swap lost
+	ErrInvalid        = errors.New("invalid request")
+	ErrUnauthorized   = errors.New("not authorized")
+	ErrThrottled      = errors.New("throttled")
+	ErrUnavailable    = errors.New("store unavailable")
+	ErrUnknownOutcome = errors.New("unknown outcome") // a write that may or may not have landed
+	ErrCorrupt        = errors.New("corrupt object")  // checksum mismatch
+	ErrNoSpace        = errors.New("store is full")
+	ErrReadOnly       = errors.New("store is read-only")
+	ErrUnimplemented  = errors.New("not implemented by this store")
+)
+
+// Capabilities is what a store can do, as data.
+type Capabilities struct {
+	CreateOnlyPut  bool          // Put with CreateOnly is atomic: exactly one writer of a key wins
+	CompareAndSwap bool          // Put with IfMatch is atomic
+	ListPageMax    int           // most keys a List answers, > 0
+	PutSizeMax     int64         // largest object a single Put takes, bytes
+	PartSizeMin    int64         // multipart: smallest part but the last, bytes; 0: no multipart
+	PartSizeMax    int64         // multipart: largest part, bytes
+	PutLatency     time.Duration // typical small Put: the engine sizes its batching window by it
+	Local          bool          // same machine: no per-request price
+}
+
+// Buffer is memory to build an object in. A store that hands bytes to another
+// process may lend shared memory; the default is the heap.
+type Buffer interface {
+	Bytes() []byte // length as asked of Alloc
+	Release()      // no use of Bytes afterwards; idempotent
+}
+
+// Store is safe for concurrent use. Every method honours its context.
+type Store interface {
+	Capabilities() Capabilities
+
+	// Alloc gives a buffer of n bytes whose content is undefined. Chunks of a
+	// Put may lie in such buffers or anywhere else; lying in one is cheaper for
+	// stores that lend shared memory. HeapAlloc is the default.
+	Alloc(n int) Buffer
+
+	// Put writes one object from chunks, in order. The store does not keep or
+	// change the chunks after it returned nil; after an error an attempt may
+	// still be reading them, so the caller must not reuse their memory.
+	// With CreateOnly: ErrAlreadyExists when the key was taken, by anyone,
+	// possibly by an earlier attempt of the same caller. A store never retries a
+	// create-only Put by itself. ErrUnknownOutcome: the write may have landed, or
+	// may yet land.
+	Put(ctx context.Context, req PutRequest) (PutResponse, error)
+
+	// GetRange reads [Offset, Offset+Length), exactly: a range that ends past
+	// the object is ErrInvalid. Length -1 reads to the end.
+	GetRange(ctx context.Context, req GetRangeRequest) (GetRangeResponse, error)
+
+	// Head answers size and modification time, or ErrNotExist.
+	Head(ctx context.Context, key string) (ObjectInfo, error)
+
+	// List answers keys with the prefix in byte order, after StartAfter
+	// (exclusive), at most Limit (0: the store's page). More says that there are
+	// others; the caller goes on from the last key.
+	List(ctx context.Context, req ListRequest) (ListResponse, error)
+
+	// DeleteBatch deletes keys; absent ones count as deleted. The error of each
+	// key stands at its index in Errors; the method's own error means that
+	// nothing is known of any.
+	DeleteBatch(ctx context.Context, keys []string) (DeleteResponse, error)
+
+	// Close frees what the store holds. Calls after it fail with ErrUnavailable.
+	Close() error
+}
+
+// PutRequest says what to write.
+type PutRequest struct {
+	Key        string
+	Chunks     [][]byte
+	CreateOnly bool
+	IfMatch    string // version of the object to replace; "" means no condition; needs CompareAndSwap
+	CRC32C     uint32 // Castagnoli, of all chunks; checked by the store where it can
+	HasCRC32C  bool
+}
+
+// PutResponse carries the version for a later IfMatch, "" where unsupported.
+type PutResponse struct{ Version string }
+
+// GetRangeRequest says what to read.
+type GetRangeRequest struct {
+	Key    string
+	Offset int64
+	Length int64  // -1: to the end
+	Into   []byte // optional: read into this memory when it has the capacity
+}
+
+// GetRangeResponse is the bytes and the whole object's size.
+type GetRangeResponse struct {
+	Data    []byte
+	Size    int64
+	Version string
+}
+
+// ObjectInfo describes one object.
+type ObjectInfo struct {
+	Key      string
+	Size     int64
+	Modified time.Time // by the store's clock
+	Version  string
+}
+
+// ListRequest says which keys.
+type ListRequest struct {
+	Prefix     string
+	StartAfter string
+	Limit      int
+}
+
+// ListResponse is one page.
+type ListResponse struct {
+	Objects []ObjectInfo
+	More    bool
+}
+
+// DeleteResponse has one error slot per key, nil for deleted.
+type DeleteResponse struct{ Errors []error }
+
+type heapBuffer []byte
+
+func (b heapBuffer) Bytes() []byte { return b }
+func (b heapBuffer) Release()      {}
+
+// HeapAlloc is the Alloc of stores that lend nothing.
+func HeapAlloc(n int) Buffer { return heapBuffer(make([]byte, n)) }
