@@ -1,0 +1,57 @@
+# Mink. `make help` lists the targets.
+SHELL := /bin/bash
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X github.com/mink-project/mink/core/server.Version=$(VERSION)
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+FUZZTIME ?= 10s
+export CGO_ENABLED ?= $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo 1 || echo 0)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: build
+build: ## build bin/mink (static, no C)
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/mink ./cmd/mink
+
+.PHONY: demo
+demo: build ## build, run the main job on embedded defaults, print what happened
+	./bin/mink demo
+
+.PHONY: run
+run: build ## run a node on the embedded defaults (Kafka 9092, Flight 9123, HTTP 9190)
+	./bin/mink serve
+
+.PHONY: test
+test: ## unit, story, conformance and simulation tests; prints what it had to leave out
+	@scripts/test.sh
+
+.PHONY: e2e
+e2e: build ## real processes and real clients (needs kcat and python3 with pyarrow)
+	@scripts/e2e.sh
+
+.PHONY: chaos
+chaos: build ## random SIGKILLs under load (ROUNDS=n, default 20)
+	@ROUNDS=$${ROUNDS:-20} scripts/e2e.sh chaos
+
+.PHONY: lint
+lint: ## gofmt, go vet, golangci-lint
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go' | grep -v pb/)); test -z "$$unformatted" || { echo "gofmt needed: $$unformatted"; exit 1; }
+	go vet ./...
+	go run $(GOLANGCI) run ./...
+
+.PHONY: fuzz
+fuzz: ## every fuzz test for FUZZTIME each (default 10s)
+	@scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: ## benchmarks as ratios to limits and peers of the same run
+	@scripts/bench.sh
+
+.PHONY: proto
+proto: ## regenerate protobuf code (needs protoc and protoc-gen-go)
+	cd core/cluster/clusterpb && protoc --go_out=. --go_opt=paths=source_relative cluster.proto
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,191 @@
+package core_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/mink-project/mink"
+
+// rank is the house's map: a package may import packages of lower ranks only.
+// Change the table when the house changes.
+var rank = map[string]int{
+	"sdk/mink":                0,
+	"sdk/objstore":            0,
+	"core/internal/invariant": 0,
+	"core/record":             1,
+	"core/schema":             1,
+	"core/stream/object":      1,
+	"core/stream/plan":        1,
+	"core/cluster/clusterpb":  1,
+	"core/cluster":            2,
+	"core/stream/wal":         2,
+	"core/stream":             3,
+	"core/tablet":             3,
+	"core/metalog":            2,
+	"core/metalog/memlog":     3,
+	"core/metalog/sqllog":     3,
+	"core/builtin/dirstore":   3,
+	"core/builtin/memstore":   3,
+	"core/node":               4,
+	"core/flight":             5,
+	"core/kafka":              5,
+	"core/ops":                5,
+	"sdk/client":              5,
+	"core/server":             6,
+	"cmd/mink":                7,
+}
+
+// sideways lists the imports within one rank.
+var sideways = map[string][]string{}
+
+// proving packages exist for tests and benchmarks: no shipped package may
+// import them, and they may import anything.
+var proving = []string{
+	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
+	"sdk/objstore/objstoretest", "core/metalog/metalogtest",
+}
+
+// doors lists, for each heavy dependency, the only packages that may import it.
+var doors = map[string][]string{
+	"github.com/jackc/pgx":                {"core/metalog/sqllog"},
+	"modernc.org/sqlite":                  {"core/metalog/sqllog"},
+	"github.com/cockroachdb/pebble":       {"core/tablet"},
+	"github.com/apache/iceberg-go":        {"core/lake"},
+	"github.com/twmb/franz-go":            {"core/kafka", "cmd/mink"},
+	"github.com/prometheus/client_golang": {"core/ops"},
+	"github.com/hashicorp/go-plugin":      {"sdk/plugin", "sdk/host"},
+	"github.com/spf13/cobra":              {"cmd/mink"},
+	"github.com/knadh/koanf":              {"core/server"},
+}
+
+// pure lists what formats and brains may not import: nothing that can block or
+// that differs from run to run.
+var pureRanks = []string{"core/record", "core/schema", "core/stream/object", "core/stream/plan", "core/cluster"}
+
+var impure = []string{"net", "net/http", "os", "log", "log/slog", "sync", "math/rand", "math/rand/v2", "crypto/rand"}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Dir = ".."
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var all []pkg
+	for dec := json.NewDecoder(out); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// home answers the longest listed package that the package belongs to: a
+// listed package speaks for its unlisted subfolders.
+func home(path string) string {
+	for p := path; p != "." && p != ""; {
+		if _, ok := rank[p]; ok {
+			return p
+		}
+		i := strings.LastIndexByte(p, '/')
+		if i < 0 {
+			return ""
+		}
+		p = p[:i]
+	}
+	return ""
+}
+
+func under(path, prefix string) bool {
+	return path == prefix || strings.HasPrefix(path, prefix+"/")
+}
+
+func TestArchitecture(t *testing.T) {
+	used := map[string]bool{}
+	usedSideways := map[string]bool{}
+	for _, p := range list(t) {
+		path := strings.TrimPrefix(p.ImportPath, module+"/")
+		if slices.ContainsFunc(proving, func(q string) bool { return path == q || (q != "core" && under(path, q)) }) {
+			continue
+		}
+		h := home(path)
+		if h == "" {
+			t.Errorf("%s is not on the map: give it a rank in core/arch_test.go", path)
+			continue
+		}
+		used[h] = true
+		for _, imp := range p.Imports {
+			checkDoor(t, path, imp)
+			if slices.Contains(pureRanks, h) && slices.Contains(impure, imp) {
+				t.Errorf("%s is pure but imports %s", path, imp)
+			}
+			rel, ours := strings.CutPrefix(imp, module+"/")
+			if !ours {
+				continue
+			}
+			if slices.ContainsFunc(proving, func(q string) bool { return under(rel, q) && q != "core" }) {
+				t.Errorf("%s imports %s, which exists for tests only", path, rel)
+				continue
+			}
+			if strings.HasPrefix(path, "sdk/") && strings.HasPrefix(rel, "core/") && h != "sdk/client" {
+				t.Errorf("%s imports %s: sdk never imports core", path, rel)
+			}
+			g := home(rel)
+			switch {
+			case g == "" || g == h:
+			case rank[g] < rank[h]:
+			case slices.Contains(sideways[h], g):
+				usedSideways[h+" "+g] = true
+			default:
+				t.Errorf("%s (rank %d) imports %s (rank %d)", path, rank[h], rel, rank[g])
+			}
+		}
+	}
+	for _, r := range slices.Sorted(maps.Keys(rank)) {
+		if !used[r] {
+			t.Errorf("core/arch_test.go lists %s, which no package uses", r)
+		}
+	}
+	for from, tos := range sideways {
+		for _, to := range tos {
+			if !usedSideways[from+" "+to] {
+				t.Errorf("the sideways edge %s -> %s is not used", from, to)
+			}
+		}
+	}
+}
+
+func checkDoor(t *testing.T, path, imp string) {
+	t.Helper()
+	for dep, allowed := range doors {
+		if !under(imp, dep) {
+			continue
+		}
+		if !slices.ContainsFunc(allowed, func(a string) bool { return under(path, a) }) {
+			t.Errorf("%s imports %s; its door is %s", path, imp, strings.Join(allowed, ", "))
+		}
+	}
+}

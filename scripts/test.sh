@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs the Go tests with what this machine has, and says what it left out.
+# With MINK_TEST_NOTHING_LEFT_OUT=1 anything left out is a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+left_out=()
+flags=()
+if command -v "${CC:-cc}" >/dev/null 2>&1; then
+	flags+=(-race)
+	export CGO_ENABLED=1
+else
+	left_out+=("the race detector: no C compiler (install gcc)")
+	export CGO_ENABLED=0
+fi
+
+find_postgres() {
+	command -v initdb && return
+	ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null | sort -V | tail -1
+}
+if [ -n "$(find_postgres)" ]; then
+	export MINK_TEST_POSTGRES=required
+else
+	left_out+=("Postgres: no initdb found (install postgresql)")
+fi
+
+packages=$(go list ./... | grep -v -e /core/e2e -e /core/bench)
+# shellcheck disable=SC2086
+go test "${flags[@]}" -timeout 20m "$@" $packages
+
+if [ ${#left_out[@]} -gt 0 ]; then
+	printf 'left out: %s\n' "${left_out[@]}"
+	if [ "${MINK_TEST_NOTHING_LEFT_OUT:-}" = 1 ]; then exit 1; fi
+else
+	echo "left out: nothing"
+fi
