@@ -2,9 +2,16 @@
 // GCS, Azure, a local directory or memory. Implementations live in the node
 // (core/builtin) or out of process as plugins; all pass objstoretest.
 //
-// Keys are slash-separated UTF-8 paths relative to the store's prefix, without
-// a leading slash, without "." or ".." segments, 1..900 bytes. An object is
-// immutable bytes: it is written whole, read whole or by range, and deleted.
+// Keys are slash-separated UTF-8 paths relative to the store's prefix; see
+// ValidateKey. "a" and "a/b" are two unrelated keys, as are "a" and "A". An object
+// is immutable bytes: it is written whole, read whole or by range, and deleted.
+//
+// Stores are strongly consistent: what one call acknowledged, every later Get,
+// Head and List shows, whoever asks. What a call has shown survives a crash.
+//
+// A call that its context ended returns an error that wraps the context's; a
+// write that may have landed by then wraps ErrUnknownOutcome as well. A call whose
+// context was over before it began has no effect.
 package objstore
 
 import (
@@ -58,7 +65,9 @@ type Store interface {
 	// stores that lend shared memory. HeapAlloc is the default.
 	Alloc(n int) Buffer
 
-	// Put writes one object from chunks, in order. The store does not keep or
+	// Put writes one object from chunks, in order; no chunks make an empty object.
+	// Without CreateOnly and IfMatch it replaces what was there, at once: a reader
+	// sees the old object or the new one, whole. The store does not keep or
 	// change the chunks after it returned nil; after an error an attempt may
 	// still be reading them, so the caller must not reuse their memory.
 	// With CreateOnly: ErrAlreadyExists when the key was taken, by anyone,
@@ -68,23 +77,26 @@ type Store interface {
 	Put(ctx context.Context, req PutRequest) (PutResponse, error)
 
 	// GetRange reads [Offset, Offset+Length), exactly: a range that ends past
-	// the object is ErrInvalid. Length -1 reads to the end.
+	// the object is ErrInvalid. Length -1 reads to the end. The bytes are the
+	// caller's; the store keeps no reference to them.
 	GetRange(ctx context.Context, req GetRangeRequest) (GetRangeResponse, error)
 
 	// Head answers size and modification time, or ErrNotExist.
 	Head(ctx context.Context, key string) (ObjectInfo, error)
 
 	// List answers keys with the prefix in byte order, after StartAfter
-	// (exclusive), at most Limit (0: the store's page). More says that there are
-	// others; the caller goes on from the last key.
+	// (exclusive), at most Limit (0: the store's page; a larger Limit is cut to
+	// it). More says that there may be others; the caller goes on from the last
+	// key. A page with More is never empty. All goes through the pages.
 	List(ctx context.Context, req ListRequest) (ListResponse, error)
 
-	// DeleteBatch deletes keys; absent ones count as deleted. The error of each
+	// DeleteBatch deletes up to DeleteMax keys; absent ones count as deleted. The error of each
 	// key stands at its index in Errors; the method's own error means that
 	// nothing is known of any.
 	DeleteBatch(ctx context.Context, keys []string) (DeleteResponse, error)
 
-	// Close frees what the store holds. Calls after it fail with ErrUnavailable.
+	// Close waits for the calls in progress and frees what the store holds. Calls
+	// after it fail with ErrUnavailable; closing twice is allowed.
 	Close() error
 }
 
@@ -97,6 +109,9 @@ type PutRequest struct {
 	CRC32C     uint32 // Castagnoli, of all chunks; checked by the store where it can
 	HasCRC32C  bool
 }
+
+// DeleteMax is the most keys that one DeleteBatch takes (S3's limit).
+const DeleteMax = 1000
 
 // PutResponse carries the version for a later IfMatch, "" where unsupported.
 type PutResponse struct{ Version string }
