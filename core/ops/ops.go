@@ -1,0 +1,96 @@
+// Package ops is the HTTP port of a node: health, readiness, metrics, profiles.
+// It owns no data: what it shows it asks of the functions it is given.
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// stopTimeout is how long open requests have to end when the port closes.
+const stopTimeout = 5 * time.Second
+
+// Server answers the HTTP port.
+type Server struct {
+	logger   *slog.Logger
+	registry *prometheus.Registry
+	ready    func() (ok bool, reason string)
+	kafka    *KafkaMetrics
+}
+
+// New makes a server. ready says whether the node serves, and if not why;
+// figures is asked at every scrape.
+func New(logger *slog.Logger, ready func() (bool, string), figures func() []Figure) *Server {
+	s := &Server{logger: logger, registry: prometheus.NewRegistry(), ready: ready}
+	s.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		figureCollector(figures),
+	)
+	s.kafka = newKafkaMetrics(s.registry)
+	return s
+}
+
+// Kafka is where the Kafka listener reports to.
+func (s *Server) Kafka() *KafkaMetrics { return s.kafka }
+
+// Handler serves:
+//
+//	/healthz   200 while the process lives
+//	/readyz    200 when the node is registered and its buckets are open, else 503 and the reason
+//	/metrics   Prometheus text
+//	/debug/pprof/
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if ok, reason := s.ready(); !ok {
+			http.Error(w, "not ready: "+reason, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ready")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{ErrorLog: promLog{s.logger}}))
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+type promLog struct{ logger *slog.Logger }
+
+func (l promLog) Println(v ...any) { l.logger.Error("metrics", "error", fmt.Sprint(v...)) }
+
+// Serve answers on the listener until ctx is done; it closes the listener.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
+	done := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		done <- srv.Shutdown(stop)
+	}()
+	err := srv.Serve(l)
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("HTTP listener: %w", err)
+	}
+	if err := <-done; err != nil {
+		return srv.Close()
+	}
+	return nil
+}
