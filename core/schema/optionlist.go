@@ -1,0 +1,104 @@
+package schema
+
+import "math"
+
+// minkOptions are Mink's own table options.
+func minkOptions() []OptionSpec {
+	return []OptionSpec{
+		{Name: "log_ttl", Type: TypeDuration, Default: "7d", Special: []string{"forever"}, Min: 1, Tables: AllTables,
+			Doc: "How long records stay in the log, by their commit time. forever keeps them all. Records that a sink or a snapshot still needs stay longer. Kafka's retention.ms (-1: forever) sets it too."},
+		{Name: "log_max_bytes", Type: TypeSize, Default: "unlimited", Special: []string{"unlimited"}, Tables: AllTables,
+			Doc: "How many bytes of log each bucket keeps; the oldest go first. Kafka's retention.bytes (-1: unlimited) sets it too."},
+		{Name: "auto_partition.time_unit", Type: TypeEnum, Choices: []string{"hour", "day", "month", "quarter", "year"}, Tables: AllTables,
+			Doc: "Switches automatic partitions on: one partition per hour, day, month, quarter or year, made ahead and dropped by age. Names are 2024-03-31-07, 2024-03-31, 2024-03, 2024-Q1, 2024."},
+		{Name: "auto_partition.key", Type: TypeText, Tables: AllTables,
+			Doc: "The partition key that holds the time. Needed only with several partition keys."},
+		{Name: "auto_partition.time_zone", Type: TypeText, Default: "UTC", Tables: AllTables,
+			Doc: "The IANA time zone that says when a unit begins, such as Europe/Berlin."},
+		{Name: "auto_partition.num_precreate", Type: TypeInt, Default: "2", Max: 1000, Tables: AllTables,
+			Doc: "How many partitions exist ahead of the current one. Must be 0 with several partition keys."},
+		{Name: "auto_partition.num_retention", Type: TypeInt, Default: "7", Max: 1_000_000, Tables: AllTables,
+			Doc: "How many partitions before the current one are kept; older ones are dropped and writes to them refused. 0 keeps all."},
+		{Name: "merge_engine", Type: TypeText, Default: "last_write", Tables: PrimaryKeyTables, Unbuilt: true, Fixed: true,
+			Doc: "How a write meets the row that is there: last_write, first_row, versioned:<column>, aggregation."},
+		{Name: "delete_behavior", Type: TypeEnum, Choices: []string{"allow", "ignore", "disable"}, Default: "allow", Tables: PrimaryKeyTables, Unbuilt: true,
+			Doc: "What a delete does: allow, ignore (nothing), disable (an error for the whole batch)."},
+		{Name: "changelog_image", Type: TypeEnum, Choices: []string{"full", "wal"}, Default: "full", Tables: PrimaryKeyTables, Unbuilt: true, Fixed: true,
+			Doc: "What the changelog shows of an update: full (old and new row) or wal (the new row)."},
+		{Name: "lake", Type: TypeBool, Default: "false", Tables: AllTables, Unbuilt: true,
+			Doc: "Tiers the table to the Iceberg lake."},
+		{Name: "lake_freshness", Type: TypeDuration, Default: "3m", Min: 1000, Tables: AllTables, Unbuilt: true,
+			Doc: "How old the lake's copy may become."},
+		{Name: "lake_auto_compaction", Type: TypeBool, Default: "false", Tables: AllTables, Unbuilt: true,
+			Doc: "Compacts small lake files and deletes."},
+		{Name: "lake_attach", Type: TypeText, Tables: AllTables, Unbuilt: true, Fixed: true,
+			Doc: "An existing lake table to attach to."},
+		{Name: "lake_deletes", Type: TypeEnum, Choices: []string{"equality", "position"}, Default: "equality", Tables: PrimaryKeyTables, Unbuilt: true,
+			Doc: "How deletes are written to the lake."},
+		{Name: "sinks", Type: TypeList, Tables: AllTables, Unbuilt: true,
+			Doc: "Names of further sinks that receive every record, separated by commas."},
+		{Name: "kafka.value.format", Type: TypeText, Tables: AllTables, Unbuilt: true,
+			Doc: "Shows a typed table to Kafka clients, with values in this format."},
+	}
+}
+
+// maxKafkaMillis is Kafka's Long.MAX_VALUE, which means "no limit" for times.
+const maxKafkaMillis = "9223372036854775807"
+
+// MaxMessageBytesLimit is the most that max.message.bytes can be: Kafka's default
+// limit of a request (socket.request.max.bytes).
+const MaxMessageBytesLimit = 100 << 20
+
+// kafkaOptions are the topic configs of Kafka 3.9 that a table stores. Defaults
+// are Kafka's where the value is only reported.
+func kafkaOptions() []OptionSpec {
+	const ms, whole = math.MaxInt64, math.MaxInt32
+	list := []OptionSpec{
+		{Name: "max.message.bytes", Type: TypeSize, Default: "1048588", Min: 1, Max: MaxMessageBytesLimit,
+			Doc: "The largest batch that is accepted, in bytes with its header, from any protocol."},
+		{Name: "message.timestamp.type", Type: TypeEnum, Choices: []string{"CreateTime", "LogAppendTime"}, Default: "CreateTime",
+			Doc: "Whether records keep the producer's time or get the time of their append."},
+		{Name: "message.timestamp.before.max.ms", Type: TypeInt, Default: maxKafkaMillis, Max: ms,
+			Doc: "How far a record's time may lie behind the leader's clock, in milliseconds."},
+		{Name: "message.timestamp.after.max.ms", Type: TypeInt, Default: maxKafkaMillis, Max: ms,
+			Doc: "How far a record's time may lie ahead of the leader's clock, in milliseconds."},
+		{Name: "cleanup.policy", Type: TypeEnum, Choices: []string{"delete", "compact", "compact,delete", "delete,compact"}, Default: "delete", Unbuilt: true,
+			Doc: "delete: old records go by log_ttl and log_max_bytes. compact is not built yet."},
+		{Name: "remote.storage.enable", Type: TypeBool, Default: "false", Unbuilt: true,
+			Doc: "Kafka's tiered storage; Mink keeps every record in the object store anyway."},
+	}
+	informative := []OptionSpec{
+		{Name: "compression.type", Type: TypeEnum, Choices: []string{"producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd"}, Default: "producer", Doc: "Batches are stored as the producer compressed them."},
+		{Name: "min.insync.replicas", Type: TypeInt, Default: "1", Min: 1, Max: whole, Doc: "An acknowledged record is in the object store, whatever this says."},
+		{Name: "unclean.leader.election.enable", Type: TypeBool, Default: "false", Doc: "A new leader always has every acknowledged record."},
+		{Name: "segment.bytes", Type: TypeInt, Default: "1073741824", Min: 14, Max: whole, Doc: "Mink has no segment files."},
+		{Name: "segment.ms", Type: TypeInt, Default: "604800000", Min: 1, Max: ms, Doc: "Mink has no segment files."},
+		{Name: "segment.jitter.ms", Type: TypeInt, Default: "0", Max: ms, Doc: "Mink has no segment files."},
+		{Name: "segment.index.bytes", Type: TypeInt, Default: "10485760", Min: 4, Max: whole, Doc: "Mink has no segment files."},
+		{Name: "index.interval.bytes", Type: TypeInt, Default: "4096", Max: whole, Doc: "Mink has no segment files."},
+		{Name: "preallocate", Type: TypeBool, Default: "false", Doc: "Mink has no segment files."},
+		{Name: "file.delete.delay.ms", Type: TypeInt, Default: "60000", Max: ms, Doc: "Objects are deleted after the cluster's grace period."},
+		{Name: "flush.messages", Type: TypeInt, Default: maxKafkaMillis, Min: 1, Max: ms, Doc: "Every acknowledged record is durable."},
+		{Name: "flush.ms", Type: TypeInt, Default: maxKafkaMillis, Max: ms, Doc: "Every acknowledged record is durable."},
+		{Name: "delete.retention.ms", Type: TypeInt, Default: "86400000", Max: ms, Doc: "For cleanup.policy=compact."},
+		{Name: "min.compaction.lag.ms", Type: TypeInt, Default: "0", Max: ms, Doc: "For cleanup.policy=compact."},
+		{Name: "max.compaction.lag.ms", Type: TypeInt, Default: maxKafkaMillis, Min: 1, Max: ms, Doc: "For cleanup.policy=compact."},
+		{Name: "min.cleanable.dirty.ratio", Type: TypeFloat, Default: "0.5", Doc: "For cleanup.policy=compact."},
+		{Name: "local.retention.ms", Type: TypeInt, Default: "-2", Min: -2, Max: ms, Doc: "For remote.storage.enable."},
+		{Name: "local.retention.bytes", Type: TypeInt, Default: "-2", Min: -2, Max: ms, Doc: "For remote.storage.enable."},
+		{Name: "message.downconversion.enable", Type: TypeBool, Default: "true", Doc: "Batches are served in the format in which they were written."},
+		{Name: "message.timestamp.difference.max.ms", Type: TypeInt, Default: maxKafkaMillis, Max: ms, Doc: "Deprecated by Kafka: use message.timestamp.before.max.ms and after.max.ms."},
+		{Name: "message.format.version", Type: TypeText, Default: "3.0-IV1", Doc: "Deprecated by Kafka."},
+		{Name: "leader.replication.throttled.replicas", Type: TypeList, Doc: "Mink's leaders do not replicate to followers."},
+		{Name: "follower.replication.throttled.replicas", Type: TypeList, Doc: "Mink's leaders do not replicate to followers."},
+	}
+	for _, s := range informative {
+		s.Informative = true
+		s.Doc = "Stored and reported for Kafka's tools, without effect. " + s.Doc
+		list = append(list, s)
+	}
+	for i := range list {
+		list[i].Kafka, list[i].Tables = true, AllTables
+	}
+	return list
+}
