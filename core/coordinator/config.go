@@ -1,0 +1,62 @@
+package coordinator
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// Config tunes the coordinator.
+type Config struct {
+	// LeaseTTL is how long the lease lives without a renewal, and how long a node
+	// must be silent before it is sealed. Renewed every quarter. Default 30 s.
+	LeaseTTL time.Duration
+	// Tick is how often the cluster is looked over. Default 5 s; a change of the
+	// metadata that leaves a bucket without a leader is seen at once.
+	Tick time.Duration
+	// SnapshotInterval is how often the metadata's state image is written and its
+	// log truncated, when the log has grown by SnapshotEntries. Default 30 s.
+	SnapshotInterval time.Duration
+	// SnapshotEntries is how many new entries make a snapshot worth it. Default 1000.
+	SnapshotEntries uint64
+	// ProducerOffsetsTTL is how long a named producer's offsets outlive its last
+	// commit. Default 24 h.
+	ProducerOffsetsTTL time.Duration
+	// WALWindow is how far ahead of its first unacknowledged slot a writer may
+	// write; the same for every node of the cluster. Default 8.
+	WALWindow uint64
+	// RecoveriesMax bounds how many dead WALs are recovered at once. Default 4.
+	RecoveriesMax int
+}
+
+// Default is the configuration of a running node.
+func Default() Config {
+	return Config{
+		LeaseTTL: 30 * time.Second, Tick: 5 * time.Second, SnapshotInterval: 30 * time.Second,
+		SnapshotEntries: 1000, ProducerOffsetsTTL: 24 * time.Hour, WALWindow: 8, RecoveriesMax: 4,
+	}
+}
+
+// Validate names the first field that makes no sense.
+func (c Config) Validate() error {
+	if c.LeaseTTL < time.Second || c.Tick <= 0 || c.SnapshotInterval <= 0 || c.ProducerOffsetsTTL <= 0 ||
+		c.WALWindow < 1 || c.RecoveriesMax < 1 {
+		return fmt.Errorf("coordinator: LeaseTTL must be 1s or more, every other field positive: %w", mink.ErrInvalid)
+	}
+	return nil
+}
+
+// Deps is what the coordinator works on; it closes none of it.
+type Deps struct {
+	Meta     *metalog.Replica
+	Log      metalog.Log
+	WALStore objstore.Store
+	// Self answers this node's identity; epoch 0 while it is not registered, and
+	// then the coordinator does nothing.
+	Self   func() (mink.NodeID, mink.NodeEpoch)
+	Logger *slog.Logger
+}

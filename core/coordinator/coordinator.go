@@ -1,0 +1,225 @@
+// Package coordinator is what the holder of the lease does for the cluster:
+// it seals silent nodes, recovers dead write-ahead logs, gives buckets without a
+// leader to live nodes, makes and drops automatic partitions, expires what has
+// an age, and writes the metadata's state image.
+//
+// Every command it proposes carries the lease epoch or is harmless when sent
+// twice, so that a holder that was replaced without noticing changes nothing.
+// It keeps nothing that it cannot rebuild from the view.
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/internal/loop"
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Coordinator runs on every node and acts on the one that holds the lease.
+type Coordinator struct {
+	cfg    Config
+	deps   Deps
+	logger *slog.Logger
+	silent silence
+
+	lease    *loop.Loop
+	tick     *loop.Loop
+	snapshot *loop.Loop
+
+	mu struct {
+		sync.Mutex
+		lease metalog.Lease // last one taken or renewed here; Epoch 0: none
+	}
+}
+
+// New makes a coordinator that has not started.
+func New(cfg Config, deps Deps) (*Coordinator, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Coordinator{cfg: cfg, deps: deps, logger: deps.Logger.With("component", "coordinator")}
+	c.lease = loop.New("lease", cfg.LeaseTTL/4, c.logger, c.keepLease)
+	c.tick = loop.New("coordinator tick", cfg.Tick, c.logger, c.runTick)
+	c.snapshot = loop.New("metadata snapshot", cfg.SnapshotInterval, c.logger, c.runSnapshot)
+	return c, nil
+}
+
+// Run coordinates until ctx is done, then gives the lease back.
+func (c *Coordinator) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.lease.Run(gctx) })
+	g.Go(func() error { return c.tick.Run(gctx) })
+	g.Go(func() error { return c.snapshot.Run(gctx) })
+	g.Go(func() error { return c.watch(gctx) })
+	err := g.Wait()
+	if l, ok := c.held(); ok {
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.LeaseTTL/4)
+		defer cancel()
+		if e := c.deps.Log.ReleaseLease(release, l); e != nil {
+			c.logger.Warn("the lease was not given back; it expires by itself", "error", e)
+		}
+	}
+	return err
+}
+
+// Loops answers the status of the coordinator's loops.
+func (c *Coordinator) Loops() []loop.Status {
+	return []loop.Status{c.lease.Status(), c.tick.Status(), c.snapshot.Status()}
+}
+
+// Leading reports whether this node held the lease when it last looked.
+func (c *Coordinator) Leading() bool {
+	_, ok := c.held()
+	return ok
+}
+
+// held is the lease of this node's current epoch, as last taken or renewed.
+func (c *Coordinator) held() (metalog.Lease, bool) {
+	node, epoch := c.deps.Self()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.mu.lease
+	return l, l.Epoch != 0 && epoch != 0 && l.Node == node && l.NodeEpoch == epoch
+}
+
+func (c *Coordinator) setLease(l metalog.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.lease = l
+}
+
+// watch triggers a tick when the view holds work that should not wait for the
+// next one: an unrecovered log, a bucket without a leader, a free lease.
+func (c *Coordinator) watch(ctx context.Context) error {
+	var lastEpoch mink.NodeEpoch
+	for {
+		view := c.deps.Meta.View()
+		_, epoch := c.deps.Self()
+		if epoch != lastEpoch && epoch != 0 {
+			lastEpoch = epoch
+			c.lease.Trigger()
+		}
+		if _, ok := c.held(); ok && c.hasUrgentWork(view) {
+			c.tick.Trigger()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.deps.Meta.Changed(view.Index()):
+		}
+	}
+}
+
+func (c *Coordinator) hasUrgentWork(view *cluster.State) bool {
+	for w := range view.WALs() {
+		if w.Sealed && !w.Recovered {
+			return true
+		}
+	}
+	for range view.Orphans() {
+		return true
+	}
+	return false
+}
+
+// keepLease renews the lease, or takes it when it is free.
+func (c *Coordinator) keepLease(ctx context.Context) error {
+	node, epoch := c.deps.Self()
+	if epoch == 0 {
+		return nil
+	}
+	if l, ok := c.held(); ok {
+		renewed, err := c.deps.Log.RenewLease(ctx, l, c.cfg.LeaseTTL)
+		if err == nil {
+			c.setLease(renewed)
+			return nil
+		}
+		if !errors.Is(err, metalog.ErrLeaseLost) && !errors.Is(err, mink.ErrFenced) {
+			return fmt.Errorf("renew the coordinator lease: %w", err)
+		}
+		c.logger.Warn("the coordinator lease was lost", "lease", l.Epoch, "error", err)
+		c.setLease(metalog.Lease{})
+	}
+	l, err := c.deps.Meta.TakeLease(ctx, c.cfg.LeaseTTL)
+	if held := (*metalog.LeaseHeldError)(nil); errors.As(err, &held) {
+		return nil
+	}
+	if errors.Is(err, mink.ErrFenced) {
+		return nil // the node sees the seal and registers anew
+	}
+	if err != nil {
+		return fmt.Errorf("take the coordinator lease: %w", err)
+	}
+	c.setLease(l)
+	c.silent.reset()
+	c.logger.Info("holds the coordinator lease", "node", node, "epoch", epoch, "lease", l.Epoch)
+	c.tick.Trigger()
+	return nil
+}
+
+// runTick does each of its jobs whatever became of the others.
+func (c *Coordinator) runTick(ctx context.Context) error {
+	l, ok := c.held()
+	if !ok {
+		return nil
+	}
+	return errors.Join(
+		c.sealSilent(ctx, l),
+		c.recoverLogs(ctx, l),
+		c.leadOrphans(ctx, l),
+		c.keepPartitions(ctx),
+		c.expireProducers(ctx),
+	)
+}
+
+// propose runs commands and joins the refused verdicts.
+func (c *Coordinator) propose(ctx context.Context, commands ...*clusterpb.Command) error {
+	if len(commands) == 0 {
+		return nil
+	}
+	results, err := c.deps.Meta.Propose(ctx, commands...)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range results {
+		errs = append(errs, cluster.ResultError(r))
+	}
+	return errors.Join(errs...)
+}
+
+// runSnapshot writes the state image and truncates the log behind the older of
+// the two that are kept.
+func (c *Coordinator) runSnapshot(ctx context.Context) error {
+	l, ok := c.held()
+	if !ok {
+		return nil
+	}
+	have, err := c.deps.Log.Snapshots(ctx)
+	if err != nil {
+		return fmt.Errorf("list metadata snapshots: %w", err)
+	}
+	var newest uint64
+	if len(have) > 0 {
+		newest = have[0].Index
+	}
+	if c.deps.Meta.View().Index() < newest+c.cfg.SnapshotEntries {
+		return nil
+	}
+	if err := c.deps.Meta.SnapshotNow(ctx, l); err != nil {
+		return fmt.Errorf("write a metadata snapshot: %w", err)
+	}
+	if err := c.deps.Meta.TruncateNow(ctx, l); err != nil {
+		return fmt.Errorf("truncate the metadata log: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package node
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// Config tunes a node. Deps carries what it works on.
+type Config struct {
+	NodeID mink.NodeID // >= 1
+	// Addresses that other nodes and clients are told, host:port; "" for none.
+	FlightAddress, KafkaAddress, HTTPAddress string
+	Rack                                     string
+	Version                                  string // of this binary, for the metadata log
+	FeatureLevel                             uint32 // >= 1
+	// LeaseTTL is how long a silent node keeps its buckets; a heartbeat goes out
+	// every quarter of it. Default 30 s.
+	LeaseTTL time.Duration
+	// LogRetentionInterval is how often buckets are trimmed by their table's
+	// options. Default 5 m.
+	LogRetentionInterval time.Duration
+	// OpensMax bounds how many buckets open at once. Default 16.
+	OpensMax int
+	// ReadyTimeout bounds how long CreateTable and EnsurePartition wait for the
+	// new buckets to open here. Default 5 s.
+	ReadyTimeout time.Duration
+	Stream       stream.Config
+}
+
+// Default is the configuration of a node with id 1.
+func Default() Config {
+	return Config{
+		NodeID: 1, Version: "dev", FeatureLevel: 1,
+		LeaseTTL: 30 * time.Second, LogRetentionInterval: 5 * time.Minute,
+		OpensMax: 16, ReadyTimeout: 5 * time.Second,
+		Stream: stream.Default(),
+	}
+}
+
+// Validate names the first field that makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case c.NodeID < 1:
+		return fmt.Errorf("node: NodeID is %d, must be 1 or more: %w", c.NodeID, mink.ErrInvalid)
+	case c.LeaseTTL < time.Second:
+		return fmt.Errorf("node: LeaseTTL is %s, must be 1s or more: %w", c.LeaseTTL, mink.ErrInvalid)
+	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.FeatureLevel < 1:
+		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout and FeatureLevel must be positive: %w", mink.ErrInvalid)
+	}
+	return nil
+}
+
+// Deps is what a node works on. The node closes none of it.
+type Deps struct {
+	Meta     *metalog.Replica // Run by the node's owner
+	Log      metalog.Log      // for heartbeats
+	Objects  objstore.Store
+	WALStore objstore.Store
+	Logger   *slog.Logger
+}

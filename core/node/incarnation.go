@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/internal/loop"
+	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/core/stream/wal"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+var errUnusableStore = errors.New("the object store cannot hold a write-ahead log")
+
+// incarnation is one node epoch: its engine and its buckets.
+type incarnation struct {
+	node      *Node
+	epoch     mink.NodeEpoch
+	nonce     uint64
+	engine    *stream.Engine
+	buckets   *buckets
+	heartbeat *loop.Loop
+	retention *loop.Loop
+}
+
+func (n *Node) runIncarnation(ctx context.Context) error {
+	if err := n.probe(ctx); err != nil {
+		return err
+	}
+	inc, err := n.register(ctx)
+	if err != nil {
+		return err
+	}
+	n.setCurrent(inc)
+	n.logger.Info("registered", "epoch", inc.epoch, "nonce", fmt.Sprintf("%016x", inc.nonce))
+	err = inc.run(ctx)
+	n.setCurrent(nil)
+	return err
+}
+
+// probe shows that the WAL's store does create-only writes before the node
+// promises anything on it.
+func (n *Node) probe(ctx context.Context) error {
+	if !n.deps.WALStore.Capabilities().CreateOnlyPut {
+		return fmt.Errorf("%w: it has no create-only PUT, which is what keeps a replaced node from writing; choose a store that has one", errUnusableStore)
+	}
+	if err := wal.Probe(ctx, n.deps.WALStore); err != nil {
+		if errors.Is(err, objstore.ErrReadOnly) || errors.Is(err, objstore.ErrUnauthorized) || errors.Is(err, objstore.ErrInvalid) {
+			return fmt.Errorf("%w: %w", errUnusableStore, err)
+		}
+		return fmt.Errorf("probe of the write-ahead log's store: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) register(ctx context.Context) (*incarnation, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return nil, err
+	}
+	nonce := binary.LittleEndian.Uint64(b[:])
+	epoch, err := n.deps.Meta.Register(ctx, &clusterpb.RegisterNode{
+		Node: int32(n.cfg.NodeID), Nonce: nonce,
+		FlightAddress: n.cfg.FlightAddress, KafkaAddress: n.cfg.KafkaAddress, HttpAddress: n.cfg.HTTPAddress,
+		Rack: n.cfg.Rack, FeatureLevel: n.cfg.FeatureLevel, Version: n.cfg.Version,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("register node %d: %w", n.cfg.NodeID, err)
+	}
+	inc := &incarnation{node: n, epoch: epoch, nonce: nonce}
+	inc.engine = stream.New(n.cfg.Stream, stream.Deps{
+		Objects: n.deps.Objects, WALStore: n.deps.WALStore,
+		WAL:    plan.WALID{Node: n.cfg.NodeID, Epoch: epoch, Nonce: nonce},
+		Meta:   meta{replica: n.deps.Meta, log: n.deps.Log},
+		Folder: tablet.Folder{},
+		Logger: n.logger.With("epoch", epoch),
+	})
+	inc.buckets = newBuckets(inc)
+	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
+	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
+	return inc, nil
+}
+
+// run leads until ctx is done or the epoch ends. The engine drains before run
+// returns; tablets close last, so that what was admitted is answered.
+func (inc *incarnation) run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := inc.engine.Run(gctx); err != nil {
+			return fmt.Errorf("stream engine: %w", err)
+		}
+		if gctx.Err() == nil {
+			return fmt.Errorf("stream engine ended: %w", mink.ErrFenced)
+		}
+		return nil
+	})
+	g.Go(func() error { return inc.buckets.reconcile(gctx) })
+	g.Go(func() error { return inc.heartbeat.Run(gctx) })
+	g.Go(func() error { return inc.retention.Run(gctx) })
+	g.Go(func() error { return inc.watchSeal(gctx) })
+	err := g.Wait()
+	inc.buckets.closeAll()
+	return err
+}
+
+// beat is one heartbeat. A refused one is not handled here: the seal shows in
+// the view, where watchSeal sees it with its reason.
+func (inc *incarnation) beat(ctx context.Context) error {
+	n := inc.node
+	head, err := n.deps.Log.Heartbeat(ctx, n.cfg.NodeID, inc.epoch, n.View().Index())
+	if errors.Is(err, mink.ErrFenced) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("heartbeat: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
+	defer cancel()
+	return n.WaitApplied(ctx, head)
+}
+
+// watchSeal ends the incarnation when the view shows that its epoch is sealed.
+func (inc *incarnation) watchSeal(ctx context.Context) error {
+	n := inc.node
+	for {
+		view := n.View()
+		if w, ok := view.WAL(inc.epoch); ok && w.Sealed {
+			if other, ok := view.Node(n.cfg.NodeID); ok && other.Epoch > inc.epoch {
+				return fmt.Errorf("node %d, epoch %d: %w (epoch %d); give each process a --node-id of its own", n.cfg.NodeID, inc.epoch, ErrReplaced, other.Epoch)
+			}
+			return fmt.Errorf("node epoch %d was sealed: %w", inc.epoch, mink.ErrFenced)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.deps.Meta.Changed(view.Index()):
+		}
+	}
+}
+
+// sealTimeout bounds a proposal made while shutting down.
+const sealTimeout = 5 * time.Second

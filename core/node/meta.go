@@ -1,0 +1,64 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/stream/plan"
+)
+
+// meta is the metadata log as the stream engine asks for it.
+type meta struct {
+	replica *metalog.Replica
+	log     metalog.Log
+}
+
+var _ stream.Meta = meta{}
+
+func (m meta) View() stream.View { return m.replica.View() }
+
+func (m meta) Changed(index uint64) <-chan struct{} { return m.replica.Changed(index) }
+
+func (m meta) CommitObjects(ctx context.Context, c plan.CommitObjects) error {
+	return m.propose(ctx, cluster.CommitObjectsCommand(c))
+}
+
+func (m meta) ReplaceObjects(ctx context.Context, c plan.ReplaceObjects) error {
+	return m.propose(ctx, cluster.ReplaceObjectsCommand(c))
+}
+
+func (m meta) TrimStreams(ctx context.Context, trims []plan.Trim) error {
+	return m.propose(ctx, cluster.TrimStreamsCommand(trims))
+}
+
+func (m meta) ForgetObjects(ctx context.Context, ids []plan.ObjectID) error {
+	return m.propose(ctx, cluster.ForgetObjectsCommand(ids))
+}
+
+// AppliedEverywhere is the smallest index that a heartbeat of an unsealed epoch
+// has reported.
+func (m meta) AppliedEverywhere(ctx context.Context) (uint64, error) {
+	rows, err := m.log.Heartbeats(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("applied indexes of the nodes: %w", err)
+	}
+	applied := m.replica.View().Index()
+	for _, r := range rows {
+		if !r.Marked {
+			applied = min(applied, r.Applied)
+		}
+	}
+	return applied, nil
+}
+
+func (m meta) propose(ctx context.Context, c *clusterpb.Command) error {
+	results, err := m.replica.Propose(ctx, c)
+	if err != nil {
+		return err
+	}
+	return cluster.ResultError(results[0])
+}

@@ -1,0 +1,248 @@
+// Package node is one member of the cluster: it registers, leads the buckets
+// that the metadata gives it, and is what the listeners talk to.
+//
+//	                   +--------------- incarnation (one node epoch) --------------+
+//	metadata view ---> | reconcile: open / close tablets    heartbeat    retention |
+//	                   |        tablet --append--> stream engine --> object store  |
+//	                   +-----------------------------------------------------------+
+//	fenced or given up: every tablet closes, the node registers anew
+//
+// It promises: a tablet that it hands out belongs to an epoch that was current
+// when it was opened, and is closed before the node takes part under another
+// epoch. What a node does because of a command follows from the difference
+// between views, never from having seen the command.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/internal/loop"
+	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// ErrReplaced: another process registered with this node's id. This one must
+// end; it does not come back by itself.
+var ErrReplaced = errors.New("another process registered with this node's id")
+
+// Node is safe for concurrent use.
+type Node struct {
+	cfg     Config
+	deps    Deps
+	logger  *slog.Logger
+	writers writerBlock
+	started time.Time
+
+	mu struct {
+		sync.Mutex
+		current *incarnation  // nil while not registered
+		changed chan struct{} // closed and replaced at every change of readiness
+	}
+}
+
+// New makes a node that has not started.
+func New(cfg Config, deps Deps) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, deps: deps, logger: deps.Logger.With("node", cfg.NodeID), started: time.Now()}
+	n.mu.changed = make(chan struct{})
+	return n, nil
+}
+
+// Run registers and leads until ctx is done, then drains: what was admitted is
+// made durable and uploaded. It returns nil after an orderly end, ErrReplaced,
+// or an error that a restart does not mend.
+func (n *Node) Run(ctx context.Context) error {
+	for failures := 0; ; failures++ {
+		began := time.Now()
+		err := n.runIncarnation(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, ErrReplaced), errors.Is(err, errUnusableStore):
+			return err
+		}
+		if time.Since(began) > n.cfg.LeaseTTL {
+			failures = 0
+		}
+		wait := min(n.cfg.LeaseTTL, 200*time.Millisecond<<min(failures, 10))
+		n.logger.Error("node epoch ended; registering anew", "error", err, "in", wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// View is the newest state of the metadata that this node has applied.
+func (n *Node) View() *cluster.State { return n.deps.Meta.View() }
+
+// WaitApplied waits until the view is at index or later.
+func (n *Node) WaitApplied(ctx context.Context, index uint64) error {
+	return n.deps.Meta.WaitApplied(ctx, index)
+}
+
+// Propose runs commands; each result is the state machine's verdict. An error
+// says that none of them is known to be applied.
+func (n *Node) Propose(ctx context.Context, commands ...*clusterpb.Command) ([]*clusterpb.Result, error) {
+	return n.deps.Meta.Propose(ctx, commands...)
+}
+
+// Self is this node's identity; epoch 0 while it is not registered.
+func (n *Node) Self() (mink.NodeID, mink.NodeEpoch) {
+	if inc := n.incarnation(); inc != nil {
+		return n.cfg.NodeID, inc.epoch
+	}
+	return n.cfg.NodeID, 0
+}
+
+func (n *Node) incarnation() *incarnation {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.current
+}
+
+// Log is the tablet of a bucket led here. Errors: mink.ErrNotExist,
+// *mink.NotLeaderError, mink.ErrUnavailable while it is opening.
+func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
+	view := n.View()
+	id, ok := view.StreamOf(bucket)
+	if !ok {
+		return nil, fmt.Errorf("bucket %s: %w", bucket, mink.ErrNotExist)
+	}
+	s, ok := view.Stream(id)
+	if !ok {
+		return nil, fmt.Errorf("bucket %s: %w", bucket, mink.ErrNotExist)
+	}
+	inc := n.incarnation()
+	if inc == nil {
+		return nil, fmt.Errorf("bucket %s: this node is not registered at the moment: %w", bucket, mink.ErrUnavailable)
+	}
+	if s.Owner.Node != n.cfg.NodeID {
+		e := &mink.NotLeaderError{Bucket: bucket, Leader: s.Owner.Node, Epoch: s.Owner.LeaderEpoch}
+		if leader, ok := view.Node(s.Owner.Node); ok {
+			e.Address = leader.FlightAddress
+		}
+		return nil, e
+	}
+	t, err := inc.buckets.tablet(id, s.Owner.LeaderEpoch)
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", bucket, err)
+	}
+	return t, nil
+}
+
+// Ready reports whether the node is registered and every bucket it leads is
+// open. The reason says what is missing.
+func (n *Node) Ready() (ok bool, reason string) {
+	inc := n.incarnation()
+	if inc == nil {
+		return false, "not registered"
+	}
+	view := n.View()
+	for s := range view.Streams() {
+		if s.Owner.Node != n.cfg.NodeID {
+			continue
+		}
+		if s.Owner.NodeEpoch != inc.epoch {
+			return false, "recovering an earlier epoch of this node"
+		}
+		if _, err := inc.buckets.tablet(s.ID, s.Owner.LeaderEpoch); err != nil {
+			return false, fmt.Sprintf("bucket %s: %v", s.Bucket, err)
+		}
+	}
+	return true, ""
+}
+
+// WaitReady waits until Ready, or ctx is done.
+func (n *Node) WaitReady(ctx context.Context) error {
+	for {
+		n.mu.Lock()
+		changed := n.mu.changed
+		n.mu.Unlock()
+		ok, reason := n.Ready()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node is not ready: %s: %w", reason, context.Cause(ctx))
+		case <-changed:
+		case <-n.deps.Meta.Changed(n.View().Index()):
+		}
+	}
+}
+
+// wake tells WaitReady to look again.
+func (n *Node) wake() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.mu.changed)
+	n.mu.changed = make(chan struct{})
+}
+
+func (n *Node) setCurrent(inc *incarnation) {
+	n.mu.Lock()
+	n.mu.current = inc
+	n.mu.Unlock()
+	n.wake()
+}
+
+// Stats is what the node can say of itself.
+type Stats struct {
+	Node       mink.NodeID
+	Epoch      mink.NodeEpoch
+	Started    time.Time
+	Applied    uint64 // metadata index
+	Ready      bool
+	NotReady   string
+	Buckets    []BucketStats
+	Loops      []loop.Status
+	Engine     stream.Stats
+	Registered bool
+}
+
+// BucketStats describes one bucket led here.
+type BucketStats struct {
+	Bucket        mink.BucketRef
+	Stream        mink.StreamID
+	LeaderEpoch   mink.LeaderEpoch
+	LogStart      mink.Offset
+	HighWatermark mink.Offset
+	LogEnd        mink.Offset
+	Error         string // why it is not open
+}
+
+// Stats answers a snapshot of the node's figures.
+func (n *Node) Stats() Stats {
+	s := Stats{Node: n.cfg.NodeID, Started: n.started, Applied: n.View().Index()}
+	s.Ready, s.NotReady = n.Ready()
+	inc := n.incarnation()
+	if inc == nil {
+		return s
+	}
+	s.Registered = true
+	s.Epoch = inc.epoch
+	s.Buckets = inc.buckets.stats()
+	s.Engine = inc.engine.Stats()
+	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status())
+	return s
+}
+
+// Engine is the stream engine of the current epoch, nil when there is none.
+func (n *Node) Engine() *stream.Engine {
+	if inc := n.incarnation(); inc != nil {
+		return inc.engine
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agext/levenshtein"
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/knadh/koanf/parsers/toml/v2"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+
+	"github.com/mink-project/mink/core/internal/units"
+)
+
+// Config is everything that a node can be told. Every field is also a TOML key,
+// an environment variable MINK_<KEY> and a flag --<key with dashes>. The doc
+// tags make the reference page and the flags' help.
+type Config struct {
+	NodeID    int32  `koanf:"node_id" doc:"Identity of this node in the cluster, 1 or more; also its Kafka broker id. Two running nodes never share one."`
+	ClusterID string `koanf:"cluster_id" doc:"Name of the cluster, shown to clients."`
+	DataDir   string `koanf:"data_dir" doc:"Directory of the embedded defaults (metadata, objects) and of the lock that keeps a second process out."`
+
+	Listen         string `koanf:"listen" doc:"Arrow Flight address, host:port."`
+	Advertise      string `koanf:"advertise" doc:"Flight address that clients are told; empty: the listen address."`
+	KafkaListen    string `koanf:"kafka_listen" doc:"Kafka address, host:port; \"off\" for none."`
+	KafkaAdvertise string `koanf:"kafka_advertise" doc:"Kafka address that clients are told; empty: the listen address."`
+	HTTPListen     string `koanf:"http_listen" doc:"Address of health checks, metrics and profiles, host:port; \"off\" for none."`
+	Insecure       bool   `koanf:"insecure" doc:"Allow listeners beyond loopback although there is no authentication yet: whoever reaches them can read and write everything."`
+
+	MetaURL    string `koanf:"meta_url" doc:"Metadata database: sqlite:PATH for one node, postgres://... for a cluster; empty: sqlite in data_dir." secret:"url"`
+	StorageURI string `koanf:"storage_uri" doc:"Object store: file://PATH; empty: a directory in data_dir." secret:"url"`
+	WALURI     string `koanf:"wal_uri" doc:"Object store of the write-ahead log, when it has one of its own; empty: storage_uri." secret:"url"`
+
+	LogLevel  string `koanf:"log_level" doc:"debug, info, warn or error."`
+	LogFormat string `koanf:"log_format" doc:"text, json, or auto: text on a terminal."`
+
+	LeaseTTL                 units.Duration `koanf:"lease_ttl" doc:"How long a silent node stays the leader of its buckets; heartbeats come at a quarter of it."`
+	CoordinatorTick          units.Duration `koanf:"coordinator_tick" doc:"How often the lease holder looks for buckets without a leader, partitions to make or drop, and things that expired."`
+	MetadataSnapshotInterval units.Duration `koanf:"metadata_snapshot_interval" doc:"How often the lease holder writes a snapshot of the metadata and truncates its log."`
+	LogRetentionInterval     units.Duration `koanf:"log_retention_interval" doc:"How often leaders trim their buckets by log_ttl and log_max_bytes."`
+	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
+
+	WALUploadInterval units.Duration `koanf:"wal_upload_interval" doc:"How often write-ahead objects are gathered into stream objects."`
+	WALBatchInterval  units.Duration `koanf:"wal_batch_interval" doc:"Shortest time between two write-ahead objects under load: bounds requests, which are the bill. 0: by the store, 5ms on a local directory, 200ms in a cloud."`
+	WALBatchBytes     units.Size     `koanf:"wal_batch_bytes" doc:"A write-ahead object of this size is sent without waiting."`
+	WALIdleWait       units.Duration `koanf:"wal_idle_wait" doc:"How long a lone append waits for company. 0: by the store, at once on a local directory, 5ms in a cloud."`
+	ObjectGrace       units.Duration `koanf:"object_grace" doc:"How long an object that nothing names any more stays on the store before it is deleted."`
+	LogCacheBytes     units.Size     `koanf:"log_cache_bytes" doc:"Memory for the newest records of every bucket. 0: a quarter of the memory limit, at most 1GiB."`
+	BlockCacheBytes   units.Size     `koanf:"block_cache_bytes" doc:"Memory for blocks read back from the object store. 0: an eighth of the memory limit, at most 512MiB."`
+
+	KafkaDatabase     string     `koanf:"kafka_database" doc:"Database whose tables are Kafka topics under their bare names."`
+	AutoCreateTopics  bool       `koanf:"auto_create_topics" doc:"Create a topic when a Kafka client asks for its metadata and allows it."`
+	DefaultPartitions int32      `koanf:"default_partitions" doc:"Partitions of an auto-created topic."`
+	MessageBytesMax   units.Size `koanf:"message_bytes_max" doc:"Largest gRPC message a Flight client may send or receive."`
+}
+
+// DefaultConfig runs one node on embedded parts, with nothing installed.
+func DefaultConfig() Config {
+	return Config{
+		NodeID: 1, ClusterID: "mink", DataDir: "./data",
+		Listen: "127.0.0.1:9123", KafkaListen: "127.0.0.1:9092", HTTPListen: "127.0.0.1:9190",
+		LogLevel: "info", LogFormat: "auto",
+		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
+		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
+		ProducerOffsetsTTL: dur(24 * time.Hour), WALUploadInterval: dur(10 * time.Second),
+		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
+		KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
+		MessageBytesMax: 64 << 20,
+	}
+}
+
+func dur(d time.Duration) units.Duration { return units.Duration(d) }
+
+// Key is one configuration key, for flags and the reference page.
+type Key struct {
+	Name    string // as in TOML
+	Flag    string
+	Env     string
+	Type    string // string, integer, boolean, duration, size
+	Default string
+	Doc     string
+}
+
+// Keys lists every key in the order of the reference page.
+func Keys() []Key {
+	def := reflect.ValueOf(DefaultConfig())
+	var keys []Key
+	for i := range def.NumField() {
+		f := def.Type().Field(i)
+		name := f.Tag.Get("koanf")
+		k := Key{
+			Name: name, Flag: strings.ReplaceAll(name, "_", "-"), Env: "MINK_" + strings.ToUpper(name),
+			Default: fmt.Sprint(def.Field(i).Interface()), Doc: f.Tag.Get("doc"),
+		}
+		switch def.Field(i).Interface().(type) {
+		case string:
+			k.Type = "string"
+		case bool:
+			k.Type = "boolean"
+		case units.Duration:
+			k.Type = "duration"
+		case units.Size:
+			k.Type = "size"
+		default:
+			k.Type = "integer"
+		}
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// LoadConfig layers defaults, the TOML file ("" for none), MINK_* of environ
+// (nil: the process's) and set flags by key name. An unknown key is an error
+// that names the nearest known one.
+func LoadConfig(path string, environ func() []string, flags map[string]string) (Config, error) {
+	k := koanf.New("\x00")
+	if path != "" {
+		if err := k.Load(file.Provider(path), toml.Parser()); err != nil {
+			return Config{}, fmt.Errorf("configuration file %s: %w", path, err)
+		}
+	}
+	err := k.Load(env.Provider("\x00", env.Opt{
+		Prefix: "MINK_", EnvironFunc: environ,
+		TransformFunc: func(key, value string) (string, any) {
+			if slices.Contains(clientVariables, key) || strings.HasPrefix(key, "MINK_TEST_") {
+				return "", nil
+			}
+			return strings.ToLower(strings.TrimPrefix(key, "MINK_")), value
+		},
+	}), nil)
+	if err != nil {
+		return Config{}, fmt.Errorf("environment: %w", err)
+	}
+	set := map[string]any{}
+	for name, v := range flags {
+		set[name] = v
+	}
+	if err := k.Load(confmap.Provider(set, "\x00"), nil); err != nil {
+		return Config{}, err
+	}
+	if err := refuseUnknown(k.Keys()); err != nil {
+		return Config{}, err
+	}
+	c := DefaultConfig()
+	err = k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
+		Result: &c, WeaklyTypedInput: true, TagName: "koanf",
+		DecodeHook: mapstructure.TextUnmarshallerHookFunc(),
+	}})
+	if err != nil {
+		return Config{}, fmt.Errorf("configuration: %w", err)
+	}
+	return c, c.Validate()
+}
+
+// clientVariables are MINK_* variables that are not a node's.
+var clientVariables = []string{"MINK_BOOTSTRAP"}
+
+func refuseUnknown(names []string) error {
+	var known []string
+	for _, k := range Keys() {
+		known = append(known, k.Name)
+	}
+	for _, name := range names {
+		if slices.Contains(known, name) {
+			continue
+		}
+		name = strings.ReplaceAll(name, "\x00", ".")
+		nearest := slices.MinFunc(known, func(a, b string) int {
+			return levenshtein.Distance(name, a, nil) - levenshtein.Distance(name, b, nil)
+		})
+		return fmt.Errorf("unknown configuration key %q; the nearest known one is %q", name, nearest)
+	}
+	return nil
+}
+
+// Validate checks what can be checked without I/O.
+func (c Config) Validate() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.NodeID < 1 {
+		fail("node_id is %d; it must be 1 or more", c.NodeID)
+	}
+	if c.ClusterID == "" {
+		fail("cluster_id is empty")
+	}
+	if c.DataDir == "" {
+		fail("data_dir is empty")
+	}
+	if c.DefaultPartitions < 1 || c.DefaultPartitions > 4096 {
+		fail("default_partitions is %d; it must be within 1..4096", c.DefaultPartitions)
+	}
+	for _, d := range []struct {
+		key string
+		v   units.Duration
+		min time.Duration
+	}{
+		{"lease_ttl", c.LeaseTTL, time.Second}, {"coordinator_tick", c.CoordinatorTick, 100 * time.Millisecond},
+		{"metadata_snapshot_interval", c.MetadataSnapshotInterval, time.Second},
+		{"log_retention_interval", c.LogRetentionInterval, 100 * time.Millisecond},
+		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
+		{"wal_upload_interval", c.WALUploadInterval, 10 * time.Millisecond},
+	} {
+		if time.Duration(d.v) < d.min {
+			fail("%s is %s; it must be at least %s", d.key, d.v, d.min)
+		}
+	}
+	if c.WALBatchBytes < 64<<10 || c.WALBatchBytes > 64<<20 {
+		fail("wal_batch_bytes is %s; it must be within 64KiB..64MiB", c.WALBatchBytes)
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
+		fail("log_level is %q; it must be debug, info, warn or error", c.LogLevel)
+	}
+	if !slices.Contains([]string{"text", "json", "auto"}, c.LogFormat) {
+		fail("log_format is %q; it must be text, json or auto", c.LogFormat)
+	}
+	for _, l := range []struct{ key, addr string }{
+		{"listen", c.Listen}, {"kafka_listen", c.KafkaListen}, {"http_listen", c.HTTPListen},
+	} {
+		if l.addr == off && l.key != "listen" {
+			continue
+		}
+		if err := c.checkListener(l.key, l.addr); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// off as a listener's address means that it is not opened.
+const off = "off"
+
+func (c Config) checkListener(key, addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%s is %q; want host:port, such as 127.0.0.1:9123", key, addr)
+	}
+	ip := net.ParseIP(host)
+	if host == "localhost" || (ip != nil && ip.IsLoopback()) || c.Insecure {
+		return nil
+	}
+	return fmt.Errorf("%s is %s, beyond loopback, and there is no authentication yet: whoever reaches it can read and write everything; listen on 127.0.0.1, or pass --insecure to accept that", key, addr)
+}
+
+// Redacted lists every key and its value in effect, passwords hidden.
+func (c Config) Redacted() map[string]string {
+	v := reflect.ValueOf(c)
+	out := map[string]string{}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		s := fmt.Sprint(v.Field(i).Interface())
+		if f.Tag.Get("secret") == "url" {
+			s = redactURL(s)
+		}
+		out[f.Tag.Get("koanf")] = s
+	}
+	return out
+}
+
+// metaURL, storageURI and walURI answer the URL in effect.
+func (c Config) metaURL() string {
+	if c.MetaURL != "" {
+		return c.MetaURL
+	}
+	return "sqlite:" + filepath.Join(c.DataDir, "meta.db")
+}
+
+func (c Config) storageURI() string {
+	if c.StorageURI != "" {
+		return c.StorageURI
+	}
+	return "file://" + filepath.Join(c.DataDir, "objects")
+}
+
+func (c Config) walURI() string {
+	if c.WALURI != "" {
+		return c.WALURI
+	}
+	return c.storageURI()
+}
+
+// memoryLimit is GOMEMLIMIT's business when set, else the machine's memory.
+func memoryLimit() int64 {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 4 << 30
+	}
+	var kb int64
+	for line := range strings.Lines(string(b)) {
+		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &kb); err == nil {
+			return kb << 10
+		}
+	}
+	return 4 << 30
+}

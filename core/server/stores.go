@@ -1,0 +1,78 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gofrs/flock"
+
+	"github.com/mink-project/mink/core/builtin/dirstore"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// openStore builds the object store that a URI names. A store that cannot be
+// built fails the start: nothing is fallen back to.
+func openStore(uri string) (objstore.Store, error) {
+	scheme, rest, found := strings.Cut(uri, "://")
+	if !found {
+		return nil, fmt.Errorf("object store %q: want a URI such as file://./data/objects", redactURL(uri))
+	}
+	switch scheme {
+	case "file":
+		path, err := filepath.Abs(rest)
+		if err != nil {
+			return nil, fmt.Errorf("object store %s: %w", uri, err)
+		}
+		s, err := dirstore.Open(dirstore.Config{Root: path})
+		if err != nil {
+			return nil, fmt.Errorf("object store %s: %w", uri, err)
+		}
+		return s, nil
+	case "s3", "gs", "azblob":
+		return nil, fmt.Errorf("object store %s: plugins for cloud stores are not supported yet (docs/limits.md); use file://PATH", redactURL(uri))
+	default:
+		return nil, fmt.Errorf("object store %s: unknown scheme %q; known: file", redactURL(uri), scheme)
+	}
+}
+
+// redactURL hides a URL's password and query values that look secret.
+func redactURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.User == nil && u.RawQuery == "" {
+		return s
+	}
+	q := u.Query()
+	for k := range q {
+		lower := strings.ToLower(k)
+		for _, secret := range []string{"secret", "password", "key", "token", "sig"} {
+			if strings.Contains(lower, secret) {
+				q.Set(k, "xxxxx")
+			}
+		}
+	}
+	u.RawQuery = q.Encode()
+	return u.Redacted()
+}
+
+// lockDataDir keeps a second process out of the data directory. The lock is the
+// kernel's: it goes with the process, however it ends.
+func lockDataDir(dir string) (unlock func() error, err error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("data directory %s: %w; choose another with --data-dir or make it writable", dir, err)
+	}
+	l := flock.New(filepath.Join(dir, "LOCK"))
+	ok, err := l.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s: cannot lock it: %w; choose another with --data-dir or make it writable", dir, err)
+	}
+	if !ok {
+		return nil, fmt.Errorf("data directory %s: %w", dir, errLocked)
+	}
+	return l.Unlock, nil
+}
+
+var errLocked = errors.New("another mink process uses it; stop that one, or give this one a --data-dir of its own")

@@ -1,0 +1,246 @@
+package api
+
+import (
+	"encoding/json"
+
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Actions of DoAction. Each takes one JSON body and answers one, except where
+// "answers many" is said: then one result per item.
+const (
+	ActionCreateDatabase  = "create_database"  // Name, IfNotExists -> {}
+	ActionDropDatabase    = "drop_database"    // Name, IfExists, Cascade -> {}
+	ActionListDatabases   = "list_databases"   // {} -> Databases
+	ActionCreateTable     = "create_table"     // CreateTable -> Table
+	ActionDropTable       = "drop_table"       // Table name, IfExists -> {}
+	ActionAlterTable      = "alter_table"      // AlterTable -> Table
+	ActionDescribeTable   = "describe_table"   // Named -> Table
+	ActionListTables      = "list_tables"      // Named (database; "" all) -> Tables
+	ActionCreatePartition = "create_partition" // PartitionRequest -> Partition
+	ActionDropPartition   = "drop_partition"   // PartitionRequest -> {}
+	ActionListPartitions  = "list_partitions"  // Named (table) -> Partitions
+	ActionInitWriter      = "init_writer"      // {} -> Writer
+	ActionListOffsets     = "list_offsets"     // ListOffsets -> Offsets
+	ActionCommitProducer  = "commit_producer"  // Producer -> Producer
+	ActionGetProducer     = "get_producer"     // Named -> Producer; NOT_FOUND when unknown or expired
+	ActionDescribeCluster = "describe_cluster" // {} -> Cluster
+	ActionGetConfig       = "get_config"       // {} -> Config
+	ActionNodeStats       = "node_stats"       // {} -> Stats
+	ActionHealth          = "health"           // {} -> Health
+	ActionCheck           = "check"            // CheckRequest -> CheckReport (fsck)
+)
+
+// Named is the body of actions on one named thing.
+type Named struct {
+	Name        string `json:"name"` // database, or "database.table", or producer
+	IfExists    bool   `json:"if_exists,omitempty"`
+	IfNotExists bool   `json:"if_not_exists,omitempty"`
+	Cascade     bool   `json:"cascade,omitempty"`
+}
+
+// Databases lists databases by name.
+type Databases struct {
+	Databases []Database `json:"databases"`
+}
+
+// Database is one database.
+type Database struct {
+	Name      string `json:"name"`
+	CreatedMs int64  `json:"created_ms"`
+	Tables    int    `json:"tables"`
+}
+
+// CreateTable creates a table from a descriptor (docs/tables.md).
+type CreateTable struct {
+	Descriptor  json.RawMessage `json:"descriptor"`
+	IfNotExists bool            `json:"if_not_exists,omitempty"`
+}
+
+// AlterTable applies changes in order, all or none.
+type AlterTable struct {
+	Table    string          `json:"table"`
+	Changes  json.RawMessage `json:"changes"`                   // array of changes, docs/tables.md
+	Expected mink.SchemaID   `json:"expected_schema,omitempty"` // refuse when the table is at another version; 0: any
+}
+
+// Tables lists tables by name.
+type Tables struct {
+	Tables []Table `json:"tables"`
+}
+
+// Table describes a table. Descriptor is what create_table takes.
+type Table struct {
+	ID         mink.TableID    `json:"table_id"`
+	UUID       string          `json:"uuid"` // Kafka's topic id
+	Name       string          `json:"name"` // database.table
+	Descriptor json.RawMessage `json:"descriptor"`
+	SchemaID   mink.SchemaID   `json:"schema_id"`
+	Partitions int             `json:"partitions"`
+	Buckets    int32           `json:"buckets"` // per partition
+	CreatedMs  int64           `json:"created_ms"`
+	ModifiedMs int64           `json:"modified_ms"`
+}
+
+// PartitionRequest names a partition by its values in partition-key order.
+type PartitionRequest struct {
+	Table       string   `json:"table"`
+	Values      []string `json:"values"`
+	IfExists    bool     `json:"if_exists,omitempty"`
+	IfNotExists bool     `json:"if_not_exists,omitempty"`
+}
+
+// Partitions lists a table's partitions in the order of their values.
+type Partitions struct {
+	Partitions []Partition `json:"partitions"`
+}
+
+// Partition is one partition and where its buckets are.
+type Partition struct {
+	ID        mink.PartitionID `json:"partition_id"`
+	Values    []string         `json:"values"`
+	Closed    bool             `json:"closed,omitempty"`
+	Automatic bool             `json:"automatic,omitempty"`
+	CreatedMs int64            `json:"created_ms"`
+	Buckets   []Bucket         `json:"buckets"`
+}
+
+// Bucket is one bucket and its leader.
+type Bucket struct {
+	Bucket      mink.BucketRef   `json:"bucket"`
+	Leader      mink.NodeID      `json:"leader"` // 0: none at the moment
+	Address     string           `json:"address"`
+	LeaderEpoch mink.LeaderEpoch `json:"leader_epoch"`
+}
+
+// Writer is a fresh writer id.
+type Writer struct {
+	WriterID mink.WriterID `json:"writer_id"`
+	Epoch    int16         `json:"writer_epoch"`
+}
+
+// ListOffsets asks for one position in every bucket of a table, or of one
+// partition of it. At: "earliest", "latest", or a timestamp as in Command.From.
+type ListOffsets struct {
+	Table     string   `json:"table"`
+	Partition []string `json:"partition,omitempty"`
+	At        string   `json:"at"`
+}
+
+// Offsets answers ListOffsets.
+type Offsets struct {
+	Offsets []BucketOffset `json:"offsets"`
+}
+
+// BucketOffset is one bucket's position. For a timestamp after the last record
+// it is the high watermark.
+type BucketOffset struct {
+	Bucket mink.BucketRef `json:"bucket"`
+	Offset mink.Offset    `json:"offset"`
+	Values []string       `json:"partition,omitempty"` // partition values
+	Error  string         `json:"error,omitempty"`
+}
+
+// Producer is a named producer's position in its source and the end offsets
+// that belong to it, stored and read together. Position is opaque, at most 4 KiB.
+type Producer struct {
+	Name        string         `json:"name"`
+	Position    []byte         `json:"position"` // base64 in JSON
+	Offsets     []BucketOffset `json:"offsets"`
+	Version     int64          `json:"version,omitempty"` // on commit: the expected one, 0 for any
+	CommittedMs int64          `json:"committed_ms,omitempty"`
+}
+
+// Cluster lists the nodes.
+type Cluster struct {
+	ID           string `json:"cluster_id"`
+	Version      string `json:"version"` // of the answering node
+	AppliedIndex uint64 `json:"applied_index"`
+	Coordinator  Node   `json:"coordinator"`
+	Nodes        []Node `json:"nodes"`
+	Databases    int    `json:"databases"`
+	Tables       int    `json:"tables"`
+	Buckets      int    `json:"buckets"`
+}
+
+// Node is one node of the cluster.
+type Node struct {
+	ID            mink.NodeID    `json:"node_id"`
+	Epoch         mink.NodeEpoch `json:"node_epoch"`
+	FlightAddress string         `json:"flight_address"`
+	KafkaAddress  string         `json:"kafka_address,omitempty"`
+	HTTPAddress   string         `json:"http_address,omitempty"`
+	Version       string         `json:"version"`
+	RegisteredMs  int64          `json:"registered_ms"`
+	Live          bool           `json:"live"` // its epoch is not sealed
+	Buckets       int            `json:"buckets"`
+}
+
+// Config is a node's configuration in effect, secrets hidden.
+type Config struct {
+	Values map[string]string `json:"values"`
+}
+
+// Health says whether the answering node serves.
+type Health struct {
+	Ready  bool        `json:"ready"`
+	Reason string      `json:"reason,omitempty"`
+	Node   mink.NodeID `json:"node_id"`
+	Uptime float64     `json:"uptime_seconds"`
+}
+
+// Stats are the answering node's figures.
+type Stats struct {
+	Node         mink.NodeID        `json:"node_id"`
+	Epoch        mink.NodeEpoch     `json:"node_epoch"`
+	AppliedIndex uint64             `json:"applied_index"`
+	Buckets      []BucketStats      `json:"buckets"`
+	Loops        []Loop             `json:"loops"`
+	Figures      map[string]float64 `json:"figures"` // the metrics without labels, by their names
+}
+
+// BucketStats are one bucket's offsets.
+type BucketStats struct {
+	Bucket        mink.BucketRef   `json:"bucket"`
+	Table         string           `json:"table"`
+	LeaderEpoch   mink.LeaderEpoch `json:"leader_epoch"`
+	LogStart      mink.Offset      `json:"log_start"`
+	HighWatermark mink.Offset      `json:"high_watermark"`
+	LogEnd        mink.Offset      `json:"log_end"`
+	Quarantined   int64            `json:"quarantined_batches,omitempty"`
+	Error         string           `json:"error,omitempty"`
+}
+
+// Loop is one periodic job of the node. Times are ms since 1970, 0: not yet.
+type Loop struct {
+	Name       string `json:"name"`
+	IntervalMs int64  `json:"interval_ms"`
+	LastMs     int64  `json:"last_ms"`
+	NextMs     int64  `json:"next_ms"`
+	Runs       uint64 `json:"runs"`
+	Failures   uint64 `json:"failures"`
+	LastError  string `json:"last_error,omitempty"`
+}
+
+// CheckRequest asks for an online consistency check of what this node sees.
+type CheckRequest struct {
+	Deep bool `json:"deep,omitempty"` // read and verify every block, not only indexes
+}
+
+// CheckReport is fsck's findings. Clean means no problem.
+type CheckReport struct {
+	Clean    bool      `json:"clean"`
+	Objects  int64     `json:"objects"`
+	Bytes    int64     `json:"bytes"`
+	Streams  int64     `json:"streams"`
+	Records  int64     `json:"records"`
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// Problem is one finding: what, where, what to do.
+type Problem struct {
+	Kind   string `json:"kind"` // missing, corrupt, size, gap, orphan, ...
+	Object string `json:"object,omitempty"`
+	Stream int64  `json:"stream,omitempty"`
+	Text   string `json:"text"`
+}

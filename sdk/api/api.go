@@ -1,0 +1,160 @@
+// Package api is what travels in Arrow Flight's opaque fields between a Mink
+// client and a node: tickets, command descriptors, action bodies and
+// application metadata, all JSON; rows are Arrow IPC. Any Flight client can
+// write these bodies by hand; docs/flight.md publishes their schema, which is
+// generated from these types.
+//
+// Rules: unknown fields are refused with the nearest known name; a field that is
+// absent has the documented default; 64-bit numbers are JSON numbers.
+package api
+
+import (
+	"encoding/json"
+
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Headers of read-your-writes: every response carries the metadata index that
+// the node had applied; a request that carries the other one waits for it.
+const (
+	HeaderAppliedIndex    = "mink-applied-index"
+	HeaderMinAppliedIndex = "mink-min-applied-index"
+)
+
+// Command is the CMD descriptor of GetFlightInfo and DoPut.
+//
+// GetFlightInfo:  {"table":"db.t","mode":"log","columns":["a"],"from":"earliest"}
+// DoPut:          {"append":{...}} (one bucket) or {"table":"db.t"} (table-addressed, as a path is)
+type Command struct {
+	Table   string   `json:"table,omitempty"`   // "database.table"
+	Mode    string   `json:"mode,omitempty"`    // log (default); snapshot, union, lake are not supported yet
+	Columns []string `json:"columns,omitempty"` // projection by name; empty: all
+	// From is where a log read starts: "earliest" (default), "latest", an offset,
+	// or a timestamp (RFC 3339, or milliseconds with the suffix "ms").
+	From string `json:"from,omitempty"`
+	// Partition restricts to one partition, by its values in key order.
+	Partition []string `json:"partition,omitempty"`
+	// Filter is reserved: a non-empty one is refused as unsupported.
+	Filter string `json:"filter,omitempty"`
+
+	Append *Append `json:"append,omitempty"`
+}
+
+// Append addresses one bucket's log for pipelined, idempotent appends: the
+// descriptor of a native DoPut.
+type Append struct {
+	Bucket      mink.BucketRef `json:"bucket"`
+	SchemaID    mink.SchemaID  `json:"schema_id"`              // version that the stream's Arrow schema is
+	WriterID    mink.WriterID  `json:"writer_id,omitempty"`    // 0: not idempotent
+	WriterEpoch int16          `json:"writer_epoch,omitempty"` // of the writer id
+}
+
+// AppendMetadata is the app_metadata of each batch of a native DoPut.
+type AppendMetadata struct {
+	// Sequence numbers the batches of a writer in one bucket from 0; 2^31-1 is
+	// followed by 0. Required when the stream has a writer id.
+	Sequence int32 `json:"sequence"`
+}
+
+// AppendResult is the app_metadata of each PutResult of a native DoPut, in the
+// order of the batches.
+type AppendResult struct {
+	First           mink.Offset `json:"first_offset"` // -1: a duplicate that is older than the server remembers
+	Last            mink.Offset `json:"last_offset"`
+	CommitTimestamp int64       `json:"commit_timestamp"` // ms
+	Duplicated      bool        `json:"duplicated,omitempty"`
+}
+
+// PutResult is the app_metadata of each PutResult of a table-addressed DoPut:
+// what became of one batch. Such writes are at-least-once.
+type PutResult struct {
+	Rows    int64          `json:"rows"`
+	Buckets []BucketResult `json:"buckets"`
+}
+
+// BucketResult is one bucket's share of a table-addressed batch.
+type BucketResult struct {
+	Bucket mink.BucketRef `json:"bucket"`
+	Rows   int64          `json:"rows"`
+	First  mink.Offset    `json:"first_offset"`
+	Last   mink.Offset    `json:"last_offset"`
+	Error  string         `json:"error,omitempty"` // this bucket's rows were not written, or may have been
+	Code   string         `json:"code,omitempty"`  // gRPC code name of the error
+}
+
+// Ticket is what DoGet takes; GetFlightInfo hands them out and clients may
+// build their own.
+type Ticket struct {
+	Scan *Scan `json:"scan,omitempty"`
+}
+
+// Scan reads one bucket's log from From up to Until, or to the high watermark
+// as of the request. As DoExchange's first app_metadata it is a tail.
+type Scan struct {
+	Bucket  mink.BucketRef `json:"bucket"`
+	From    mink.Offset    `json:"from"`
+	Until   *mink.Offset   `json:"until,omitempty"` // exclusive; absent: the high watermark at the request
+	Columns []string       `json:"columns,omitempty"`
+	// Raw answers stored batches under the schema they were written with where
+	// that is the current one's; others are refused instead of remapped.
+	Raw bool `json:"raw,omitempty"`
+	// Limit ends the scan after so many rows; 0: none.
+	Limit int64 `json:"limit,omitempty"`
+
+	// Tail only: answer when MinBytes wait or MaxWaitMs passed; follow for ever.
+	MinBytes  int64 `json:"min_bytes,omitempty"`
+	MaxWaitMs int64 `json:"max_wait_ms,omitempty"`
+}
+
+// BatchMetadata is the app_metadata of each batch of a scan or a tail. A batch
+// of zero rows may come only to carry it: Next always moves a reader on.
+type BatchMetadata struct {
+	Base            mink.Offset   `json:"base_offset"`
+	Last            mink.Offset   `json:"last_offset"`
+	Next            mink.Offset   `json:"next_offset"`
+	CommitTimestamp int64         `json:"commit_timestamp"` // ms
+	SchemaID        mink.SchemaID `json:"schema_id"`        // version the batch was written under
+	HighWatermark   mink.Offset   `json:"high_watermark"`
+	// Quarantined is set when [Base, Last] could not be decoded and was skipped.
+	Quarantined string `json:"quarantined,omitempty"`
+}
+
+// NotLeader is the detail of a FAILED_PRECONDITION status with the reason
+// "NOT_LEADER" (google.rpc.ErrorInfo, domain ErrorDomain).
+type NotLeader struct {
+	Bucket  mink.BucketRef   `json:"bucket"`
+	Leader  mink.NodeID      `json:"leader"`
+	Address string           `json:"address"`
+	Epoch   mink.LeaderEpoch `json:"leader_epoch"`
+}
+
+// ErrorDomain is the domain of google.rpc.ErrorInfo in statuses; the reason is
+// one of the Reason constants.
+const ErrorDomain = "mink"
+
+// Reasons in google.rpc.ErrorInfo: the error class, beside the gRPC code.
+const (
+	ReasonNotLeader      = "NOT_LEADER"      // FAILED_PRECONDITION; metadata: leader, address, leader_epoch
+	ReasonNotExist       = "NOT_EXIST"       // NOT_FOUND
+	ReasonExists         = "EXISTS"          // ALREADY_EXISTS
+	ReasonInvalid        = "INVALID"         // INVALID_ARGUMENT
+	ReasonTooLarge       = "TOO_LARGE"       // INVALID_ARGUMENT
+	ReasonUnavailable    = "UNAVAILABLE"     // UNAVAILABLE: retry
+	ReasonThrottled      = "THROTTLED"       // RESOURCE_EXHAUSTED: retry after a pause
+	ReasonConflict       = "CONFLICT"        // ABORTED: read again, then retry
+	ReasonFenced         = "FENCED"          // FAILED_PRECONDITION: this writer was replaced
+	ReasonUnknownOutcome = "UNKNOWN_OUTCOME" // UNKNOWN: may or may not have happened
+	ReasonCorrupt        = "CORRUPT"         // DATA_LOSS
+	ReasonOutOfRange     = "OUT_OF_RANGE"    // OUT_OF_RANGE; metadata: start, end
+	ReasonOutOfOrder     = "OUT_OF_ORDER"    // FAILED_PRECONDITION
+	ReasonUnsupported    = "UNSUPPORTED"     // UNIMPLEMENTED
+)
+
+// JSON marshals a body; the types of this package cannot fail to.
+func JSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
