@@ -87,8 +87,9 @@ func (Code) EnumDescriptor() ([]byte, []int) {
 }
 
 // One row of the log: commands that one proposer sent together. (epoch, counter)
-// makes a retry after an unknown outcome apply once. epoch 0: not yet
-// registered; then only RegisterNode is allowed, deduplicated by its nonce.
+// makes a retry after an unknown outcome apply once. epoch 0: not
+// registered: only RegisterNode (deduplicated by its nonce), LeaseTaken
+// (deduplicated by the lease epoch) and SetIncarnation are allowed.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1055,10 +1056,10 @@ func (x *ObjectID) GetSeq() uint64 {
 	return 0
 }
 
+// The object's WAL is the one of its id's epoch.
 type Object struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            *ObjectID              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Wal           *WALID                 `protobuf:"bytes,2,opt,name=wal,proto3" json:"wal,omitempty"`
 	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	IndexPos      int64                  `protobuf:"varint,4,opt,name=index_pos,json=indexPos,proto3" json:"index_pos,omitempty"`
 	IndexLen      int64                  `protobuf:"varint,5,opt,name=index_len,json=indexLen,proto3" json:"index_len,omitempty"`
@@ -1106,13 +1107,6 @@ func (x *Object) GetId() *ObjectID {
 	return nil
 }
 
-func (x *Object) GetWal() *WALID {
-	if x != nil {
-		return x.Wal
-	}
-	return nil
-}
-
 func (x *Object) GetSize() int64 {
 	if x != nil {
 		return x.Size
@@ -1155,32 +1149,34 @@ func (x *Object) GetCreatedMs() int64 {
 	return 0
 }
 
-type Item struct {
+// Items as columns of equal length, so that 10,000 streams cost about 100 KB.
+// An empty object or checkpoint column means all 0 or all false.
+type Items struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
-	LeaderEpoch   int32                  `protobuf:"varint,2,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
-	Object        uint32                 `protobuf:"varint,3,opt,name=object,proto3" json:"object,omitempty"` // index into the command's objects
-	Start         int64                  `protobuf:"varint,4,opt,name=start,proto3" json:"start,omitempty"`
-	Span          int64                  `protobuf:"varint,5,opt,name=span,proto3" json:"span,omitempty"` // end - start
-	Checkpoint    bool                   `protobuf:"varint,6,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Stream        []int64                `protobuf:"zigzag64,1,rep,packed,name=stream,proto3" json:"stream,omitempty"` // difference from the item before
+	LeaderEpoch   []int32                `protobuf:"varint,2,rep,packed,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	Object        []uint32               `protobuf:"varint,3,rep,packed,name=object,proto3" json:"object,omitempty"` // index into the command's objects
+	Start         []int64                `protobuf:"varint,4,rep,packed,name=start,proto3" json:"start,omitempty"`
+	Span          []int64                `protobuf:"varint,5,rep,packed,name=span,proto3" json:"span,omitempty"` // end - start
+	Checkpoint    []bool                 `protobuf:"varint,6,rep,packed,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Item) Reset() {
-	*x = Item{}
+func (x *Items) Reset() {
+	*x = Items{}
 	mi := &file_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Item) String() string {
+func (x *Items) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Item) ProtoMessage() {}
+func (*Items) ProtoMessage() {}
 
-func (x *Item) ProtoReflect() protoreflect.Message {
+func (x *Items) ProtoReflect() protoreflect.Message {
 	mi := &file_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1192,51 +1188,51 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Item.ProtoReflect.Descriptor instead.
-func (*Item) Descriptor() ([]byte, []int) {
+// Deprecated: Use Items.ProtoReflect.Descriptor instead.
+func (*Items) Descriptor() ([]byte, []int) {
 	return file_cluster_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *Item) GetStream() int64 {
+func (x *Items) GetStream() []int64 {
 	if x != nil {
 		return x.Stream
 	}
-	return 0
+	return nil
 }
 
-func (x *Item) GetLeaderEpoch() int32 {
+func (x *Items) GetLeaderEpoch() []int32 {
 	if x != nil {
 		return x.LeaderEpoch
 	}
-	return 0
+	return nil
 }
 
-func (x *Item) GetObject() uint32 {
+func (x *Items) GetObject() []uint32 {
 	if x != nil {
 		return x.Object
 	}
-	return 0
+	return nil
 }
 
-func (x *Item) GetStart() int64 {
+func (x *Items) GetStart() []int64 {
 	if x != nil {
 		return x.Start
 	}
-	return 0
+	return nil
 }
 
-func (x *Item) GetSpan() int64 {
+func (x *Items) GetSpan() []int64 {
 	if x != nil {
 		return x.Span
 	}
-	return 0
+	return nil
 }
 
-func (x *Item) GetCheckpoint() bool {
+func (x *Items) GetCheckpoint() []bool {
 	if x != nil {
 		return x.Checkpoint
 	}
-	return false
+	return nil
 }
 
 type CommitObjects struct {
@@ -1244,7 +1240,7 @@ type CommitObjects struct {
 	Wal           *WALID                 `protobuf:"bytes,1,opt,name=wal,proto3" json:"wal,omitempty"`
 	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	Objects       []*Object              `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
-	Items         []*Item                `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
+	Items         *Items                 `protobuf:"bytes,4,opt,name=items,proto3" json:"items,omitempty"`
 	WalTrim       uint64                 `protobuf:"varint,5,opt,name=wal_trim,json=walTrim,proto3" json:"wal_trim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1301,7 +1297,7 @@ func (x *CommitObjects) GetObjects() []*Object {
 	return nil
 }
 
-func (x *CommitObjects) GetItems() []*Item {
+func (x *CommitObjects) GetItems() *Items {
 	if x != nil {
 		return x.Items
 	}
@@ -1321,7 +1317,7 @@ type ReplaceObjects struct {
 	BasedOn       uint64                 `protobuf:"varint,2,opt,name=based_on,json=basedOn,proto3" json:"based_on,omitempty"`
 	Sources       []*ObjectID            `protobuf:"bytes,3,rep,name=sources,proto3" json:"sources,omitempty"`
 	Objects       []*Object              `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
-	Items         []*Item                `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
+	Items         *Items                 `protobuf:"bytes,5,opt,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1384,7 +1380,7 @@ func (x *ReplaceObjects) GetObjects() []*Object {
 	return nil
 }
 
-func (x *ReplaceObjects) GetItems() []*Item {
+func (x *ReplaceObjects) GetItems() *Items {
 	if x != nil {
 		return x.Items
 	}
@@ -1397,7 +1393,7 @@ type RecoverWAL struct {
 	Lease         int64                  `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	End           uint64                 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	Objects       []*Object              `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
-	Items         []*Item                `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
+	Items         *Items                 `protobuf:"bytes,5,opt,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1460,7 +1456,7 @@ func (x *RecoverWAL) GetObjects() []*Object {
 	return nil
 }
 
-func (x *RecoverWAL) GetItems() []*Item {
+func (x *RecoverWAL) GetItems() *Items {
 	if x != nil {
 		return x.Items
 	}
@@ -1474,7 +1470,7 @@ type Release struct {
 	LeaderEpoch   int32                  `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	End           int64                  `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
 	Objects       []*Object              `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"`
-	Items         []*Item                `protobuf:"bytes,6,rep,name=items,proto3" json:"items,omitempty"`
+	Items         *Items                 `protobuf:"bytes,6,opt,name=items,proto3" json:"items,omitempty"`
 	To            int32                  `protobuf:"varint,7,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1545,7 +1541,7 @@ func (x *Release) GetObjects() []*Object {
 	return nil
 }
 
-func (x *Release) GetItems() []*Item {
+func (x *Release) GetItems() *Items {
 	if x != nil {
 		return x.Items
 	}
@@ -2915,23 +2911,25 @@ func (*Record_Producer) isRecord_Kind() {}
 func (*Record_Dedup) isRecord_Kind() {}
 
 type Header struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Version        uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Index          uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	TimeMs         int64                  `protobuf:"varint,3,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
-	FeatureLevel   uint32                 `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
-	Incarnation    uint64                 `protobuf:"fixed64,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	LeaseNode      int32                  `protobuf:"varint,6,opt,name=lease_node,json=leaseNode,proto3" json:"lease_node,omitempty"`
-	LeaseNodeEpoch int64                  `protobuf:"varint,7,opt,name=lease_node_epoch,json=leaseNodeEpoch,proto3" json:"lease_node_epoch,omitempty"`
-	Lease          int64                  `protobuf:"varint,8,opt,name=lease,proto3" json:"lease,omitempty"`
-	NextTable      int64                  `protobuf:"varint,9,opt,name=next_table,json=nextTable,proto3" json:"next_table,omitempty"`
-	NextPartition  int64                  `protobuf:"varint,10,opt,name=next_partition,json=nextPartition,proto3" json:"next_partition,omitempty"`
-	NextStream     int64                  `protobuf:"varint,11,opt,name=next_stream,json=nextStream,proto3" json:"next_stream,omitempty"`
-	NextWriter     int64                  `protobuf:"varint,12,opt,name=next_writer,json=nextWriter,proto3" json:"next_writer,omitempty"`
-	NextStart      int32                  `protobuf:"varint,13,opt,name=next_start,json=nextStart,proto3" json:"next_start,omitempty"` // rotating first node of a new table's buckets
-	NextDatabase   int64                  `protobuf:"varint,14,opt,name=next_database,json=nextDatabase,proto3" json:"next_database,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Version             uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Index               uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	TimeMs              int64                  `protobuf:"varint,3,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	FeatureLevel        uint32                 `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	Incarnation         uint64                 `protobuf:"fixed64,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	LeaseNode           int32                  `protobuf:"varint,6,opt,name=lease_node,json=leaseNode,proto3" json:"lease_node,omitempty"`
+	LeaseNodeEpoch      int64                  `protobuf:"varint,7,opt,name=lease_node_epoch,json=leaseNodeEpoch,proto3" json:"lease_node_epoch,omitempty"`
+	Lease               int64                  `protobuf:"varint,8,opt,name=lease,proto3" json:"lease,omitempty"`
+	NextTable           int64                  `protobuf:"varint,9,opt,name=next_table,json=nextTable,proto3" json:"next_table,omitempty"`
+	NextPartition       int64                  `protobuf:"varint,10,opt,name=next_partition,json=nextPartition,proto3" json:"next_partition,omitempty"`
+	NextStream          int64                  `protobuf:"varint,11,opt,name=next_stream,json=nextStream,proto3" json:"next_stream,omitempty"`
+	NextWriter          int64                  `protobuf:"varint,12,opt,name=next_writer,json=nextWriter,proto3" json:"next_writer,omitempty"`
+	NextStart           int32                  `protobuf:"varint,13,opt,name=next_start,json=nextStart,proto3" json:"next_start,omitempty"` // rotating first node of a new table's buckets
+	NextDatabase        int64                  `protobuf:"varint,14,opt,name=next_database,json=nextDatabase,proto3" json:"next_database,omitempty"`
+	NextProducerVersion int64                  `protobuf:"varint,15,opt,name=next_producer_version,json=nextProducerVersion,proto3" json:"next_producer_version,omitempty"`
+	Records             uint64                 `protobuf:"varint,16,opt,name=records,proto3" json:"records,omitempty"` // that follow the header: a cut snapshot is noticed
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Header) Reset() {
@@ -3062,6 +3060,20 @@ func (x *Header) GetNextDatabase() int64 {
 	return 0
 }
 
+func (x *Header) GetNextProducerVersion() int64 {
+	if x != nil {
+		return x.NextProducerVersion
+	}
+	return 0
+}
+
+func (x *Header) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -3187,6 +3199,7 @@ type WALState struct {
 	Recovered     bool                   `protobuf:"varint,5,opt,name=recovered,proto3" json:"recovered,omitempty"`
 	End           uint64                 `protobuf:"varint,6,opt,name=end,proto3" json:"end,omitempty"`
 	SealReason    string                 `protobuf:"bytes,7,opt,name=seal_reason,json=sealReason,proto3" json:"seal_reason,omitempty"`
+	Lost          []*LostSlot            `protobuf:"bytes,8,rep,name=lost,proto3" json:"lost,omitempty"` // accepted before recovery, by slot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3270,6 +3283,65 @@ func (x *WALState) GetSealReason() string {
 	return ""
 }
 
+func (x *WALState) GetLost() []*LostSlot {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+type LostSlot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slot          uint64                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	Gaps          []*Gap                 `protobuf:"bytes,2,rep,name=gaps,proto3" json:"gaps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostSlot) Reset() {
+	*x = LostSlot{}
+	mi := &file_cluster_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostSlot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostSlot) ProtoMessage() {}
+
+func (x *LostSlot) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
+func (*LostSlot) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *LostSlot) GetSlot() uint64 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *LostSlot) GetGaps() []*Gap {
+	if x != nil {
+		return x.Gaps
+	}
+	return nil
+}
+
 type Database struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3281,7 +3353,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3365,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3378,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Database) GetName() string {
@@ -3344,7 +3416,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3356,7 +3428,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3369,7 +3441,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Table) GetId() int64 {
@@ -3429,7 +3501,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3513,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3526,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Partition) GetId() int64 {
@@ -3527,7 +3599,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3539,7 +3611,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3552,7 +3624,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{42}
+	return file_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Stream) GetId() int64 {
@@ -3657,7 +3729,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +3741,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +3754,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -3717,7 +3789,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3729,7 +3801,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3742,7 +3814,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -3779,7 +3851,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +3863,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +3876,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Producer) GetName() string {
@@ -3853,7 +3925,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +3937,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +3950,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -3979,52 +4051,51 @@ const file_cluster_proto_rawDesc = "" +
 	"\bObjectID\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\rR\x04kind\x12\x10\n" +
-	"\x03seq\x18\x03 \x01(\x04R\x03seq\"\xfb\x01\n" +
+	"\x03seq\x18\x03 \x01(\x04R\x03seq\"\xd7\x01\n" +
 	"\x06Object\x12)\n" +
-	"\x02id\x18\x01 \x01(\v2\x19.mink.cluster.v1.ObjectIDR\x02id\x12(\n" +
-	"\x03wal\x18\x02 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x12\n" +
+	"\x02id\x18\x01 \x01(\v2\x19.mink.cluster.v1.ObjectIDR\x02id\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x1b\n" +
 	"\tindex_pos\x18\x04 \x01(\x03R\bindexPos\x12\x1b\n" +
 	"\tindex_len\x18\x05 \x01(\x03R\bindexLen\x12\x1b\n" +
 	"\tindex_crc\x18\x06 \x01(\aR\bindexCrc\x12\x12\n" +
 	"\x04tier\x18\a \x01(\rR\x04tier\x12\x1d\n" +
 	"\n" +
-	"created_ms\x18\b \x01(\x03R\tcreatedMs\"\xa3\x01\n" +
-	"\x04Item\x12\x16\n" +
-	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
-	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x16\n" +
-	"\x06object\x18\x03 \x01(\rR\x06object\x12\x14\n" +
-	"\x05start\x18\x04 \x01(\x03R\x05start\x12\x12\n" +
-	"\x04span\x18\x05 \x01(\x03R\x04span\x12\x1e\n" +
+	"created_ms\x18\b \x01(\x03R\tcreatedMsJ\x04\b\x02\x10\x03\"\xa4\x01\n" +
+	"\x05Items\x12\x16\n" +
+	"\x06stream\x18\x01 \x03(\x12R\x06stream\x12!\n" +
+	"\fleader_epoch\x18\x02 \x03(\x05R\vleaderEpoch\x12\x16\n" +
+	"\x06object\x18\x03 \x03(\rR\x06object\x12\x14\n" +
+	"\x05start\x18\x04 \x03(\x03R\x05start\x12\x12\n" +
+	"\x04span\x18\x05 \x03(\x03R\x04span\x12\x1e\n" +
 	"\n" +
-	"checkpoint\x18\x06 \x01(\bR\n" +
-	"checkpoint\"\xc6\x01\n" +
+	"checkpoint\x18\x06 \x03(\bR\n" +
+	"checkpoint\"\xc7\x01\n" +
 	"\rCommitObjects\x12(\n" +
 	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x121\n" +
-	"\aobjects\x18\x03 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12+\n" +
-	"\x05items\x18\x04 \x03(\v2\x15.mink.cluster.v1.ItemR\x05items\x12\x19\n" +
-	"\bwal_trim\x18\x05 \x01(\x04R\awalTrim\"\xea\x01\n" +
+	"\aobjects\x18\x03 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
+	"\x05items\x18\x04 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\x12\x19\n" +
+	"\bwal_trim\x18\x05 \x01(\x04R\awalTrim\"\xeb\x01\n" +
 	"\x0eReplaceObjects\x12(\n" +
 	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x19\n" +
 	"\bbased_on\x18\x02 \x01(\x04R\abasedOn\x123\n" +
 	"\asources\x18\x03 \x03(\v2\x19.mink.cluster.v1.ObjectIDR\asources\x121\n" +
-	"\aobjects\x18\x04 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12+\n" +
-	"\x05items\x18\x05 \x03(\v2\x15.mink.cluster.v1.ItemR\x05items\"\xbe\x01\n" +
+	"\aobjects\x18\x04 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
+	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\"\xbf\x01\n" +
 	"\n" +
 	"RecoverWAL\x12(\n" +
 	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x03R\x05lease\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x04R\x03end\x121\n" +
-	"\aobjects\x18\x04 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12+\n" +
-	"\x05items\x18\x05 \x03(\v2\x15.mink.cluster.v1.ItemR\x05items\"\xf0\x01\n" +
+	"\aobjects\x18\x04 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
+	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\"\xf1\x01\n" +
 	"\aRelease\x12(\n" +
 	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\x03R\x06stream\x12!\n" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x10\n" +
 	"\x03end\x18\x04 \x01(\x03R\x03end\x121\n" +
-	"\aobjects\x18\x05 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12+\n" +
-	"\x05items\x18\x06 \x03(\v2\x15.mink.cluster.v1.ItemR\x05items\x12\x0e\n" +
+	"\aobjects\x18\x05 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
+	"\x05items\x18\x06 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\x12\x0e\n" +
 	"\x02to\x18\a \x01(\x05R\x02to\":\n" +
 	"\vTrimStreams\x12+\n" +
 	"\x05trims\x18\x01 \x03(\v2\x15.mink.cluster.v1.TrimR\x05trims\"4\n" +
@@ -4113,7 +4184,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\bproducer\x18\n" +
 	" \x01(\v2\x19.mink.cluster.v1.ProducerH\x00R\bproducer\x12.\n" +
 	"\x05dedup\x18\v \x01(\v2\x16.mink.cluster.v1.DedupH\x00R\x05dedupB\x06\n" +
-	"\x04kind\"\xc3\x03\n" +
+	"\x04kind\"\x91\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x17\n" +
@@ -4134,7 +4205,9 @@ const file_cluster_proto_rawDesc = "" +
 	"nextWriter\x12\x1d\n" +
 	"\n" +
 	"next_start\x18\r \x01(\x05R\tnextStart\x12#\n" +
-	"\rnext_database\x18\x0e \x01(\x03R\fnextDatabase\"\xad\x02\n" +
+	"\rnext_database\x18\x0e \x01(\x03R\fnextDatabase\x122\n" +
+	"\x15next_producer_version\x18\x0f \x01(\x03R\x13nextProducerVersion\x12\x18\n" +
+	"\arecords\x18\x10 \x01(\x04R\arecords\"\xad\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
@@ -4146,7 +4219,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\rfeature_level\x18\b \x01(\rR\ffeatureLevel\x12\x18\n" +
 	"\aversion\x18\t \x01(\tR\aversion\x12#\n" +
 	"\rregistered_ms\x18\n" +
-	" \x01(\x03R\fregisteredMs\"\xce\x01\n" +
+	" \x01(\x03R\fregisteredMs\"\xfd\x01\n" +
 	"\bWALState\x12&\n" +
 	"\x02id\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x02id\x12\x12\n" +
 	"\x04trim\x18\x02 \x01(\x04R\x04trim\x12\x1d\n" +
@@ -4156,7 +4229,11 @@ const file_cluster_proto_rawDesc = "" +
 	"\trecovered\x18\x05 \x01(\bR\trecovered\x12\x10\n" +
 	"\x03end\x18\x06 \x01(\x04R\x03end\x12\x1f\n" +
 	"\vseal_reason\x18\a \x01(\tR\n" +
-	"sealReason\"M\n" +
+	"sealReason\x12-\n" +
+	"\x04lost\x18\b \x03(\v2\x19.mink.cluster.v1.LostSlotR\x04lost\"H\n" +
+	"\bLostSlot\x12\x12\n" +
+	"\x04slot\x18\x01 \x01(\x04R\x04slot\x12(\n" +
+	"\x04gaps\x18\x02 \x03(\v2\x14.mink.cluster.v1.GapR\x04gaps\"M\n" +
 	"\bDatabase\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x1d\n" +
@@ -4242,7 +4319,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -4255,7 +4332,7 @@ var file_cluster_proto_goTypes = []any{
 	(*WALID)(nil),                 // 8: mink.cluster.v1.WALID
 	(*ObjectID)(nil),              // 9: mink.cluster.v1.ObjectID
 	(*Object)(nil),                // 10: mink.cluster.v1.Object
-	(*Item)(nil),                  // 11: mink.cluster.v1.Item
+	(*Items)(nil),                 // 11: mink.cluster.v1.Items
 	(*CommitObjects)(nil),         // 12: mink.cluster.v1.CommitObjects
 	(*ReplaceObjects)(nil),        // 13: mink.cluster.v1.ReplaceObjects
 	(*RecoverWAL)(nil),            // 14: mink.cluster.v1.RecoverWAL
@@ -4284,14 +4361,15 @@ var file_cluster_proto_goTypes = []any{
 	(*Header)(nil),                // 37: mink.cluster.v1.Header
 	(*Node)(nil),                  // 38: mink.cluster.v1.Node
 	(*WALState)(nil),              // 39: mink.cluster.v1.WALState
-	(*Database)(nil),              // 40: mink.cluster.v1.Database
-	(*Table)(nil),                 // 41: mink.cluster.v1.Table
-	(*Partition)(nil),             // 42: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 43: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 44: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 45: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 46: mink.cluster.v1.Producer
-	(*Dedup)(nil),                 // 47: mink.cluster.v1.Dedup
+	(*LostSlot)(nil),              // 40: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 41: mink.cluster.v1.Database
+	(*Table)(nil),                 // 42: mink.cluster.v1.Table
+	(*Partition)(nil),             // 43: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 44: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 45: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 46: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 47: mink.cluster.v1.Producer
+	(*Dedup)(nil),                 // 48: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,  // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
@@ -4321,50 +4399,51 @@ var file_cluster_proto_depIdxs = []int32{
 	35, // 24: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
 	0,  // 25: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
 	9,  // 26: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
-	8,  // 27: mink.cluster.v1.Object.wal:type_name -> mink.cluster.v1.WALID
-	8,  // 28: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
-	10, // 29: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 30: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Item
-	8,  // 31: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
-	9,  // 32: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
-	10, // 33: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 34: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Item
-	8,  // 35: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
-	10, // 36: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
-	11, // 37: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Item
-	8,  // 38: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
-	10, // 39: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
-	11, // 40: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Item
-	17, // 41: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
-	9,  // 42: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
-	8,  // 43: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
-	20, // 44: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
-	30, // 45: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
-	33, // 46: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
-	37, // 47: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	38, // 48: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	39, // 49: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	40, // 50: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	41, // 51: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	42, // 52: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	43, // 53: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10, // 54: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	45, // 55: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	46, // 56: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	47, // 57: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	8,  // 58: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	44, // 59: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	20, // 60: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,  // 61: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,  // 62: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10, // 63: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	33, // 64: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	3,  // 65: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	66, // [66:66] is the sub-list for method output_type
-	66, // [66:66] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	8,  // 27: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
+	10, // 28: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 29: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 30: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
+	9,  // 31: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
+	10, // 32: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 33: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 34: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
+	10, // 35: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
+	11, // 36: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
+	8,  // 37: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
+	10, // 38: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
+	11, // 39: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
+	17, // 40: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
+	9,  // 41: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
+	8,  // 42: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
+	20, // 43: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
+	30, // 44: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
+	33, // 45: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
+	37, // 46: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	38, // 47: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	39, // 48: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	41, // 49: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	42, // 50: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	43, // 51: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	44, // 52: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10, // 53: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	46, // 54: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	47, // 55: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	48, // 56: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	8,  // 57: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	40, // 58: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	20, // 59: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	45, // 60: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	20, // 61: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,  // 62: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,  // 63: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10, // 64: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	33, // 65: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	3,  // 66: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	67, // [67:67] is the sub-list for method output_type
+	67, // [67:67] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -4417,7 +4496,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// checkProposer refuses an engine's command that names another WAL than its
+// proposer's: each node speaks for itself only.
+func (t *txn) checkProposer(what string, wal plan.WALID) *clusterpb.Result {
+	w, found := t.s.wals.get(t.epoch)
+	if !found || w.ID != wal {
+		return fenced("%s: wal %s is not the proposer's, epoch %d", what, wal, t.epoch)
+	}
+	return nil
+}
+
+// checkFresh refuses uploads under an id that is a slot's or was used before.
+func (t *txn) checkFresh(objects []plan.Object) *clusterpb.Result {
+	for i := range objects {
+		id := objects[i].ID
+		if id.Kind != plan.KindStreamSet && id.Kind != plan.KindStream {
+			return invalid("object %+v has a kind that is not uploaded", id)
+		}
+		if _, found := t.s.destroyed.get(&plan.Destroyed{Object: objects[i]}); found {
+			return conflict("object %+v was destroyed: ids are never used again", id)
+		}
+	}
+	return nil
+}
+
+func (t *txn) commitObjects(c *clusterpb.CommitObjects) *clusterpb.Result {
+	wal, objects, items, err := manifest(c.GetWal(), c.GetObjects(), c.GetItems())
+	if r := t.checkProposer("commit objects", wal); r != nil {
+		return r
+	}
+	w, _ := t.s.wals.get(wal.Epoch)
+	if c.GetSeq() != 0 && c.GetSeq() <= w.CommitSeq { // before any validation
+		return okNote("commit %d of wal %s was accepted before", c.GetSeq(), wal)
+	}
+	if err != nil {
+		return refuseErr(err)
+	}
+	if r := t.checkFresh(objects); r != nil {
+		return r
+	}
+	d, err := plan.ApplyCommitObjects(t.s, plan.CommitObjects{WAL: wal, Seq: c.GetSeq(), Objects: objects, Items: items, WALTrim: c.GetWalTrim()})
+	if err != nil {
+		return refuseErr(err)
+	}
+	t.apply(d)
+	return ok()
+}
+
+func (t *txn) replaceObjects(c *clusterpb.ReplaceObjects) *clusterpb.Result {
+	wal, objects, items, err := manifest(c.GetWal(), c.GetObjects(), c.GetItems())
+	if r := t.checkProposer("replace objects", wal); r != nil {
+		return r
+	}
+	if err != nil {
+		return refuseErr(err)
+	}
+	sources, err := objectIDs(c.GetSources())
+	if err != nil {
+		return refuseErr(err)
+	}
+	switch {
+	case len(sources) == 0:
+		return invalid("replace objects: no sources")
+	case c.GetBasedOn() >= t.s.index:
+		return invalid("replace objects: planned on index %d, which is not before this entry, %d", c.GetBasedOn(), t.s.index)
+	}
+	if r := t.checkFresh(objects); r != nil {
+		return r
+	}
+	d, err := plan.ApplyReplaceObjects(t.s, plan.ReplaceObjects{WAL: wal, BasedOn: c.GetBasedOn(), Sources: sources, Objects: objects, Items: items})
+	if err != nil {
+		return refuseErr(err)
+	}
+	t.apply(d)
+	return ok()
+}
+
+// trimBound is how far a stream may be trimmed. A primary-key bucket is rebuilt
+// from its newest snapshot and the log behind it: without a snapshot, all of it.
+func (t *txn) trimBound(st *plan.Stream) mink.Offset {
+	if table, found := t.s.tables.get(st.Bucket.Table); found && len(table.Descriptor.PrimaryKey) > 0 {
+		return st.Start
+	}
+	return st.TrimLimit()
+}
+
+// trimStreams raises starts, each clamped to what may be trimmed. Streams that
+// are gone or that the proposer does not lead are skipped; ids has the starts
+// that are in force now, in the order of the trims, -1 for a skipped one.
+func (t *txn) trimStreams(c *clusterpb.TrimStreams) *clusterpb.Result {
+	starts := make([]int64, len(c.GetTrims()))
+	skipped := 0
+	for i, trim := range c.GetTrims() {
+		st, found := t.s.streams.get(mink.StreamID(trim.GetStream()))
+		if !found || st.Owner.NodeEpoch != t.epoch {
+			starts[i] = -1
+			skipped++
+			continue
+		}
+		to := min(mink.Offset(trim.GetStart()), t.trimBound(st))
+		if to > st.Start {
+			t.putStream(st.Trim(to))
+		}
+		starts[i] = int64(max(to, st.Start))
+	}
+	t.settle()
+	r := okID(0, starts...)
+	if skipped > 0 {
+		r.Message = okNote("%d of %d streams are gone or not led by node epoch %d: skipped", skipped, len(starts), t.epoch).GetMessage()
+	}
+	return r
+}
+
+// forgetObjects drops destroyed objects whose bytes are deleted. Unknown ids are
+// skipped: the answer to an earlier one was lost.
+func (t *txn) forgetObjects(c *clusterpb.ForgetObjects) *clusterpb.Result {
+	ids, err := objectIDs(c.GetObjects())
+	if err != nil {
+		return refuseErr(err)
+	}
+	for _, id := range ids {
+		key := &plan.Object{ID: id}
+		if _, found := t.s.objects.get(key); found {
+			return invalid("forget object %+v: the state still names it", id)
+		}
+		if _, found := t.s.parked.get(key); found {
+			return invalid("forget object %+v: its wal may still need it for recovery", id)
+		}
+	}
+	for _, id := range ids {
+		t.s.destroyed.del(&plan.Destroyed{Object: plan.Object{ID: id}})
+	}
+	return ok()
+}
