@@ -51,7 +51,7 @@ func (t *txn) dropDatabase(c *clusterpb.DropDatabase) *clusterpb.Result {
 // createTable makes the table, its streams and their leaders. ids: the one
 // partition of a table without partition keys.
 func (t *txn) createTable(c *clusterpb.CreateTable) *clusterpb.Result {
-	table, err := newTable(c.GetDescriptor())
+	table, err := newTable(c.GetDescriptor_())
 	if err != nil {
 		return refuseErr(err)
 	}
