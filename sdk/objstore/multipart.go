@@ -12,8 +12,8 @@ const PartNumberMax = 10000
 type UploadID string
 
 // Multiparter is a companion of Store: objects that are written in parts, for
-// what is too large for memory or for one Put. Get it with
-// store.(Multiparter); a store has it exactly when PartSizeMin > 0. Nothing of an
+// what is too large for memory or for one Put. Get it with Multipart: a wrapper
+// may have the methods though what it wraps has not. Nothing of an
 // upload is visible before it completes. Uploads that were neither completed nor
 // aborted may outlive the process and cost money: the store's own lifecycle rules
 // or its next Open remove them. Safe for concurrent use, as Store is.
@@ -33,6 +33,15 @@ type Multiparter interface {
 
 	// AbortUpload drops an upload and its parts; an absent one counts as dropped.
 	AbortUpload(ctx context.Context, key string, id UploadID) error
+}
+
+// Multipart gives the store's multipart side, if it has one.
+func Multipart(s Store) (Multiparter, bool) {
+	m, ok := s.(Multiparter)
+	if !ok || s.Capabilities().PartSizeMin <= 0 {
+		return nil, false
+	}
+	return m, true
 }
 
 // PutPartRequest says what to write as which part.
