@@ -2699,6 +2699,7 @@ type Record struct {
 	//	*Record_Destroyed
 	//	*Record_Producer
 	//	*Record_Dedup
+	//	*Record_Parked
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2840,6 +2841,15 @@ func (x *Record) GetDedup() *Dedup {
 	return nil
 }
 
+func (x *Record) GetParked() *Object {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_Parked); ok {
+			return x.Parked
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -2888,6 +2898,10 @@ type Record_Dedup struct {
 	Dedup *Dedup `protobuf:"bytes,11,opt,name=dedup,proto3,oneof"`
 }
 
+type Record_Parked struct {
+	Parked *Object `protobuf:"bytes,12,opt,name=parked,proto3,oneof"` // between object and destroyed
+}
+
 func (*Record_Header) isRecord_Kind() {}
 
 func (*Record_Node) isRecord_Kind() {}
@@ -2909,6 +2923,8 @@ func (*Record_Destroyed) isRecord_Kind() {}
 func (*Record_Producer) isRecord_Kind() {}
 
 func (*Record_Dedup) isRecord_Kind() {}
+
+func (*Record_Parked) isRecord_Kind() {}
 
 type Header struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -4170,7 +4186,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\tbefore_ms\x18\x01 \x01(\x03R\bbeforeMs\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\x05R\x03max\"2\n" +
 	"\x0eSetIncarnation\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\"\xd5\x04\n" +
+	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\"\x88\x05\n" +
 	"\x06Record\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x17.mink.cluster.v1.HeaderH\x00R\x06header\x12+\n" +
 	"\x04node\x18\x02 \x01(\v2\x15.mink.cluster.v1.NodeH\x00R\x04node\x12-\n" +
@@ -4183,7 +4199,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\tdestroyed\x18\t \x01(\v2 .mink.cluster.v1.DestroyedObjectH\x00R\tdestroyed\x127\n" +
 	"\bproducer\x18\n" +
 	" \x01(\v2\x19.mink.cluster.v1.ProducerH\x00R\bproducer\x12.\n" +
-	"\x05dedup\x18\v \x01(\v2\x16.mink.cluster.v1.DedupH\x00R\x05dedupB\x06\n" +
+	"\x05dedup\x18\v \x01(\v2\x16.mink.cluster.v1.DedupH\x00R\x05dedup\x121\n" +
+	"\x06parked\x18\f \x01(\v2\x17.mink.cluster.v1.ObjectH\x00R\x06parkedB\x06\n" +
 	"\x04kind\"\x91\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
@@ -4429,21 +4446,22 @@ var file_cluster_proto_depIdxs = []int32{
 	46, // 54: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
 	47, // 55: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
 	48, // 56: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	8,  // 57: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	40, // 58: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	20, // 59: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	45, // 60: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	20, // 61: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,  // 62: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,  // 63: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10, // 64: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	33, // 65: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	3,  // 66: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	67, // [67:67] is the sub-list for method output_type
-	67, // [67:67] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	10, // 57: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	8,  // 58: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	40, // 59: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	20, // 60: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	45, // 61: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	20, // 62: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,  // 63: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,  // 64: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10, // 65: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	33, // 66: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	3,  // 67: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	68, // [68:68] is the sub-list for method output_type
+	68, // [68:68] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -4489,6 +4507,7 @@ func file_cluster_proto_init() {
 		(*Record_Destroyed)(nil),
 		(*Record_Producer)(nil),
 		(*Record_Dedup)(nil),
+		(*Record_Parked)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
