@@ -349,11 +349,12 @@ func (d *Descriptor) checkOptionChange(name, value string) error {
 // or an error that names the first field that cannot and the rule. Nested fields
 // are matched by name; to may have nullable fields that from lacks.
 func Promotable(from, to Type, path string) error {
-	_, err := promote(from, to, path)
+	_, err := promote(from, to.Clone(), path)
 	return err
 }
 
-// promote is "to" with the field ids of "from"; new nested fields keep id 0.
+// promote is "to" with the field ids of "from"; new nested fields get id 0. It
+// writes into the fields of "to".
 //
 //	TINYINT -> SMALLINT -> INT -> BIGINT        CHAR(n) -> CHAR(more) -> STRING
 //	FLOAT -> DOUBLE                             BINARY(n) -> BINARY(more) -> BYTES
