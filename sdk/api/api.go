@@ -83,13 +83,14 @@ type BucketResult struct {
 }
 
 // Ticket is what DoGet takes; GetFlightInfo hands them out and clients may
-// build their own.
+// build their own. As the CMD descriptor of DoExchange's first message it is a
+// tail: the scan goes on for ever.
 type Ticket struct {
 	Scan *Scan `json:"scan,omitempty"`
 }
 
 // Scan reads one bucket's log from From up to Until, or to the high watermark
-// as of the request. As DoExchange's first app_metadata it is a tail.
+// as of the request.
 type Scan struct {
 	Bucket  mink.BucketRef `json:"bucket"`
 	From    mink.Offset    `json:"from"`

@@ -1,0 +1,301 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/mink-project/mink/core/schema/routing"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// waiting is rows of one bucket that have no sequence yet.
+type waiting struct {
+	rows  arrow.RecordBatch
+	bytes int64
+	of    *Append
+}
+
+// sequenced is one batch with its sequence: its content never changes again,
+// so that a batch that is sent twice is recognised.
+type sequenced struct {
+	sequence int32
+	rows     arrow.RecordBatch
+	of       []*Append
+	since    time.Time // when it got its sequence
+}
+
+// appender sends one bucket's batches: at most InFlightMax on their way, in
+// order, on one stream at a time; after a broken stream everything that was not
+// acknowledged is sent again, in order, under its old sequence.
+//
+//	queue (no sequence) -> unacked (sequenced, sent or to be sent again) -> acknowledged
+type appender struct {
+	w    *Writer
+	ref  mink.BucketRef
+	kick chan struct{}
+
+	mu struct {
+		sync.Mutex
+		queue []waiting
+	}
+	// Below: used by run only.
+	unacked []*sequenced
+	next    int32
+	writer  api.Writer // WriterID 0: take a fresh one before the next batch
+}
+
+func newAppender(w *Writer, ref mink.BucketRef) *appender {
+	return &appender{w: w, ref: ref, kick: make(chan struct{}, 1), writer: w.writer}
+}
+
+// push takes over the part's rows.
+func (p *appender) push(part routing.Part, a *Append) {
+	p.mu.Lock()
+	p.mu.queue = append(p.mu.queue, waiting{rows: part.Rows, bytes: recordBytes(part.Rows), of: a})
+	p.mu.Unlock()
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run sends until ctx is done; then whatever is left fails.
+func (p *appender) run(ctx context.Context) {
+	defer func() {
+		p.failAll(fmt.Errorf("%w: %w", context.Cause(ctx), mink.ErrUnknownOutcome))
+	}()
+	pauses := p.w.table.c.backOff()
+	for ctx.Err() == nil {
+		if len(p.unacked) == 0 && !p.queued() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-p.kick:
+			}
+			continue
+		}
+		progress, err := p.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if progress {
+			pauses.Reset()
+		}
+		if err == nil {
+			continue
+		}
+		p.afterFailure(ctx, pauses, err)
+	}
+}
+
+// afterFailure gives up what cannot succeed any more, else pauses before the
+// next session.
+func (p *appender) afterFailure(ctx context.Context, pauses *backoff.ExponentialBackOff, err error) {
+	expired := len(p.unacked) > 0 && time.Since(p.unacked[0].since) > p.w.table.c.cfg.RetryTimeout
+	if !retriable(err) || expired {
+		if expired {
+			err = fmt.Errorf("%w: gave up after %s: %w", mink.ErrUnknownOutcome, p.w.table.c.cfg.RetryTimeout, err)
+		}
+		p.failAll(err)
+		return
+	}
+	p.w.table.c.logger.Debug("append is tried again", "bucket", p.ref.String(), "error", err)
+	t := time.NewTimer(pauses.NextBackOff())
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-t.C:
+	}
+	if err := p.w.table.refresh(ctx); err != nil && !retriable(err) && ctx.Err() == nil {
+		p.failAll(err)
+	}
+}
+
+func (p *appender) queued() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mu.queue) > 0
+}
+
+// failAll fails everything. What the node knows of the writer's sequence in this
+// bucket is unknown afterwards, so that later batches need a fresh writer id.
+func (p *appender) failAll(err error) {
+	p.mu.Lock()
+	queue := p.mu.queue
+	p.mu.queue = nil
+	p.mu.Unlock()
+	for _, s := range p.unacked {
+		s.rows.Release()
+		for _, a := range s.of {
+			p.w.finish(a, err)
+		}
+	}
+	p.unacked = nil
+	p.writer, p.next = api.Writer{}, 0
+	for _, q := range queue {
+		q.rows.Release()
+		p.w.finish(q.of, err)
+	}
+}
+
+// sequence takes rows off the queue into one batch of about BatchBytes.
+func (p *appender) sequence() (*sequenced, error) {
+	p.mu.Lock()
+	n, bytes := 0, int64(0)
+	for n < len(p.mu.queue) && (n == 0 || bytes+p.mu.queue[n].bytes <= p.w.cfg.BatchBytes) {
+		bytes += p.mu.queue[n].bytes
+		n++
+	}
+	taken := slices.Clone(p.mu.queue[:n])
+	p.mu.queue = slices.Delete(p.mu.queue, 0, n)
+	p.mu.Unlock()
+	if n == 0 {
+		return nil, nil
+	}
+	recs := make([]arrow.RecordBatch, n)
+	of := make([]*Append, n)
+	for i, q := range taken {
+		recs[i], of[i] = q.rows, q.of
+	}
+	rows, err := join(p.w.cfg.Allocator, p.w.table.arrow, recs)
+	for _, q := range taken {
+		q.rows.Release()
+	}
+	if err != nil {
+		for _, a := range of {
+			p.w.finish(a, err)
+		}
+		return nil, err
+	}
+	s := &sequenced{sequence: p.next, rows: rows, of: of, since: time.Now()}
+	if p.next++; p.next < 0 { // after 2^31-1 comes 0
+		p.next = 0
+	}
+	return s, nil
+}
+
+// session runs one DoPut stream until it breaks (error) or nothing is left to
+// send and its peer is idle for a while (nil).
+func (p *appender) session(ctx context.Context) (progress bool, err error) {
+	address := p.w.table.leader(p.ref)
+	if address == "" {
+		return false, fmt.Errorf("bucket %s has no known leader: %w", p.ref, mink.ErrUnavailable)
+	}
+	conn, err := p.w.table.c.at(address)
+	if err != nil {
+		return false, err
+	}
+	if p.writer.WriterID == 0 {
+		if p.writer, err = p.w.table.c.InitWriter(ctx); err != nil {
+			return false, err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	put, err := conn.DoPut(ctx)
+	if err != nil {
+		return false, wrap("append", err)
+	}
+	out := flight.NewRecordWriter(put, ipc.WithSchema(p.w.table.arrow), ipc.WithAllocator(p.w.cfg.Allocator))
+	defer out.Close()
+	out.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Command{Append: &api.Append{
+		Bucket: p.ref, SchemaID: p.w.table.desc.Schema.ID, WriterID: p.writer.WriterID, WriterEpoch: p.writer.Epoch,
+	}})})
+
+	acks := make(chan api.AppendResult)
+	broken := make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		broken <- receiveAcks(ctx, put, acks)
+	}()
+	defer wg.Wait()
+	defer cancel()
+	return p.pump(ctx, out, acks, broken)
+}
+
+// pump keeps the stream filled and takes acknowledgements.
+func (p *appender) pump(ctx context.Context, out *flight.Writer, acks <-chan api.AppendResult, broken <-chan error) (progress bool, err error) {
+	sent := 0 // of unacked, on this stream
+	for {
+		for sent < p.w.cfg.InFlightMax {
+			if sent == len(p.unacked) {
+				s, err := p.sequence()
+				if err != nil {
+					return progress, err
+				}
+				if s == nil {
+					break
+				}
+				p.unacked = append(p.unacked, s)
+			}
+			s := p.unacked[sent]
+			if err := out.WriteWithAppMetadata(s.rows, api.JSON(api.AppendMetadata{Sequence: s.sequence})); err != nil {
+				return progress, whyBroken(broken, err)
+			}
+			sent++
+		}
+		select {
+		case <-ctx.Done():
+			return progress, ctx.Err()
+		case <-p.kick:
+		case <-acks:
+			s := p.unacked[0]
+			p.unacked = slices.Delete(p.unacked, 0, 1)
+			sent--
+			progress = true
+			s.rows.Release()
+			for _, a := range s.of {
+				p.w.finish(a, nil)
+			}
+		case err := <-broken:
+			return progress, err
+		}
+	}
+}
+
+// whyBroken prefers the status that the node sent over the error of a write on
+// the stream that it ended.
+func whyBroken(broken <-chan error, err error) error {
+	select {
+	case why := <-broken:
+		return why
+	case <-time.After(time.Second):
+		return wrap("append", err)
+	}
+}
+
+// receiveAcks hands on each acknowledgement; it answers why the stream ended.
+func receiveAcks(ctx context.Context, put flight.FlightService_DoPutClient, acks chan<- api.AppendResult) error {
+	for {
+		r, err := put.Recv()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("append: the node ended the stream: %w", mink.ErrUnavailable)
+		}
+		if err != nil {
+			return wrap("append", err)
+		}
+		var a api.AppendResult
+		if err := decode("append", r.AppMetadata, &a); err != nil {
+			return err
+		}
+		select {
+		case acks <- a:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// CreateDatabase creates a database.
+func (c *Client) CreateDatabase(ctx context.Context, name string, ifNotExists bool) error {
+	return c.do(ctx, api.ActionCreateDatabase, api.Named{Name: name, IfNotExists: ifNotExists}, nil)
+}
+
+// DropDatabase drops a database; with cascade its tables too.
+func (c *Client) DropDatabase(ctx context.Context, name string, ifExists, cascade bool) error {
+	return c.do(ctx, api.ActionDropDatabase, api.Named{Name: name, IfExists: ifExists, Cascade: cascade}, nil)
+}
+
+// ListDatabases lists databases by name.
+func (c *Client) ListDatabases(ctx context.Context) ([]api.Database, error) {
+	var out api.Databases
+	err := c.do(ctx, api.ActionListDatabases, struct{}{}, &out)
+	return out.Databases, err
+}
+
+// CreateTable creates a table from a descriptor's JSON.
+func (c *Client) CreateTable(ctx context.Context, descriptor json.RawMessage, ifNotExists bool) (api.Table, error) {
+	var out api.Table
+	err := c.do(ctx, api.ActionCreateTable, api.CreateTable{Descriptor: descriptor, IfNotExists: ifNotExists}, &out)
+	return out, err
+}
+
+// DropTable drops "database.table".
+func (c *Client) DropTable(ctx context.Context, table string, ifExists bool) error {
+	return c.do(ctx, api.ActionDropTable, api.Named{Name: table, IfExists: ifExists}, nil)
+}
+
+// AlterTable applies changes in order, all or none.
+func (c *Client) AlterTable(ctx context.Context, table string, changes json.RawMessage, expected mink.SchemaID) (api.Table, error) {
+	var out api.Table
+	err := c.do(ctx, api.ActionAlterTable, api.AlterTable{Table: table, Changes: changes, Expected: expected}, &out)
+	return out, err
+}
+
+// DescribeTable describes "database.table".
+func (c *Client) DescribeTable(ctx context.Context, table string) (api.Table, error) {
+	var out api.Table
+	err := c.do(ctx, api.ActionDescribeTable, api.Named{Name: table}, &out)
+	return out, err
+}
+
+// ListTables lists the tables of a database, "" for all.
+func (c *Client) ListTables(ctx context.Context, database string) ([]api.Table, error) {
+	var out api.Tables
+	err := c.do(ctx, api.ActionListTables, api.Named{Name: database}, &out)
+	return out.Tables, err
+}
+
+// CreatePartition creates a partition by its values in partition-key order.
+func (c *Client) CreatePartition(ctx context.Context, table string, values []string, ifNotExists bool) (api.Partition, error) {
+	var out api.Partition
+	err := c.do(ctx, api.ActionCreatePartition, api.PartitionRequest{Table: table, Values: values, IfNotExists: ifNotExists}, &out)
+	return out, err
+}
+
+// DropPartition drops a partition and its rows.
+func (c *Client) DropPartition(ctx context.Context, table string, values []string, ifExists bool) error {
+	return c.do(ctx, api.ActionDropPartition, api.PartitionRequest{Table: table, Values: values, IfExists: ifExists}, nil)
+}
+
+// ListPartitions lists partitions with their buckets' leaders. A table without
+// partition keys has one.
+func (c *Client) ListPartitions(ctx context.Context, table string) ([]api.Partition, error) {
+	var out api.Partitions
+	err := c.do(ctx, api.ActionListPartitions, api.Named{Name: table}, &out)
+	return out.Partitions, err
+}
+
+// ListOffsets answers one position in every bucket: at is "earliest", "latest",
+// or a timestamp (RFC 3339, or milliseconds with the suffix "ms").
+func (c *Client) ListOffsets(ctx context.Context, table string, partition []string, at string) ([]api.BucketOffset, error) {
+	var out api.Offsets
+	err := c.do(ctx, api.ActionListOffsets, api.ListOffsets{Table: table, Partition: partition, At: at}, &out)
+	return out.Offsets, err
+}
+
+// InitWriter answers a fresh writer id.
+func (c *Client) InitWriter(ctx context.Context) (api.Writer, error) {
+	var out api.Writer
+	err := c.do(ctx, api.ActionInitWriter, struct{}{}, &out)
+	return out, err
+}
+
+// CommitProducer stores a named producer's position and offsets together.
+// p.Version is the expected version, 0 for any; the answer carries the new one.
+func (c *Client) CommitProducer(ctx context.Context, p api.Producer) (api.Producer, error) {
+	var out api.Producer
+	err := c.do(ctx, api.ActionCommitProducer, p, &out)
+	return out, err
+}
+
+// GetProducer reads a named producer back; ok is false when it never committed
+// or has expired.
+func (c *Client) GetProducer(ctx context.Context, name string) (p api.Producer, ok bool, err error) {
+	err = c.do(ctx, api.ActionGetProducer, api.Named{Name: name}, &p)
+	if errors.Is(err, mink.ErrNotExist) {
+		return api.Producer{}, false, nil
+	}
+	return p, err == nil, err
+}
+
+// DescribeCluster lists the nodes.
+func (c *Client) DescribeCluster(ctx context.Context) (api.Cluster, error) {
+	var out api.Cluster
+	err := c.do(ctx, api.ActionDescribeCluster, struct{}{}, &out)
+	return out, err
+}
+
+// Config answers a node's configuration in effect.
+func (c *Client) Config(ctx context.Context) (map[string]string, error) {
+	var out api.Config
+	err := c.do(ctx, api.ActionGetConfig, struct{}{}, &out)
+	return out.Values, err
+}
+
+// Stats answers a node's figures.
+func (c *Client) Stats(ctx context.Context) (api.Stats, error) {
+	var out api.Stats
+	err := c.do(ctx, api.ActionNodeStats, struct{}{}, &out)
+	return out, err
+}
+
+// Health asks one node, once, whether it serves.
+func (c *Client) Health(ctx context.Context) (api.Health, error) {
+	var out api.Health
+	conn, err := c.anyNode(0)
+	if err != nil {
+		return out, err
+	}
+	err = c.doAt(ctx, conn, api.ActionHealth, struct{}{}, &out)
+	return out, err
+}
+
+// Check runs an online consistency check.
+func (c *Client) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
+	var out api.CheckReport
+	err := c.do(ctx, api.ActionCheck, api.CheckRequest{Deep: deep}, &out)
+	return out, err
+}

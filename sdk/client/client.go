@@ -1,0 +1,183 @@
+// Package client is the Go client of Mink, over Arrow Flight.
+//
+//	c, err := client.New(client.Default())
+//	w, err := c.NewWriter(ctx, "db.events", client.DefaultWriter())
+//	f, err := w.Append(ctx, batch)      // arrow.RecordBatch
+//	err = f.Wait(ctx)                   // durable
+//	for b, err := range c.Scan(ctx, client.ScanRequest{Table: "db.events"}) { ... }
+//
+// Appends are idempotent and ride out restarts of nodes: a batch is written
+// once, in order, however often it had to be sent. Errors wrap the classes of
+// sdk/mink.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/cenkalti/backoff/v5"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Client talks to a cluster. Safe for concurrent use.
+type Client struct {
+	cfg    Config
+	logger *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		conns  map[string]flight.Client // by host:port
+		first  int                      // bootstrap address that answered last
+		closed bool
+	}
+}
+
+// New makes a client; it connects when it is used.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, logger: cfg.Logger}
+	if c.logger == nil {
+		c.logger = slog.New(slog.DiscardHandler)
+	}
+	for _, b := range cfg.Bootstrap {
+		if _, err := hostPort(b); err != nil {
+			return nil, err
+		}
+	}
+	c.mu.conns = map[string]flight.Client{}
+	return c, nil
+}
+
+// Close closes the connections. Writers are closed on their own, before.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	conns := c.mu.conns
+	c.mu.conns = map[string]flight.Client{}
+	c.mu.closed = true
+	c.mu.Unlock()
+	var errs []error
+	for _, conn := range conns {
+		errs = append(errs, conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// hostPort reads "grpc://host:port" or "host:port".
+func hostPort(address string) (string, error) {
+	if !strings.Contains(address, "://") {
+		return address, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return "", fmt.Errorf("address %q: want grpc://host:port: %w", address, mink.ErrInvalid)
+	}
+	if u.Scheme != "grpc" && u.Scheme != "grpc+tcp" {
+		return "", fmt.Errorf("address %q: scheme %q is not supported; use grpc://host:port: %w", address, u.Scheme, mink.ErrUnsupported)
+	}
+	return u.Host, nil
+}
+
+// at answers the connection to one node.
+func (c *Client) at(address string) (flight.Client, error) {
+	host, err := hostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, fmt.Errorf("client: %w", mink.ErrClosed)
+	}
+	if conn, ok := c.mu.conns[host]; ok {
+		return conn, nil
+	}
+	conn, err := flight.NewClientWithMiddleware(host, nil, nil,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.cfg.MessageBytesMax), grpc.MaxCallSendMsgSize(c.cfg.MessageBytesMax)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", host, err)
+	}
+	c.mu.conns[host] = conn
+	return conn, nil
+}
+
+// anyNode answers a connection to some node; turn counts the attempts, so that
+// a retry asks another one.
+func (c *Client) anyNode(turn int) (flight.Client, error) {
+	c.mu.Lock()
+	i := (c.mu.first + turn) % len(c.cfg.Bootstrap)
+	c.mu.Unlock()
+	return c.at(c.cfg.Bootstrap[i])
+}
+
+// do runs one action on some node, again while nodes are away, and decodes its
+// answer into out (nil: ignored).
+func (c *Client) do(ctx context.Context, action string, body, out any) error {
+	return c.retry(ctx, func(turn int) error {
+		conn, err := c.anyNode(turn)
+		if err != nil {
+			return err
+		}
+		return c.doAt(ctx, conn, action, body, out)
+	})
+}
+
+func (c *Client) doAt(ctx context.Context, conn flight.Client, action string, body, out any) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := conn.DoAction(ctx, &flight.Action{Type: action, Body: api.JSON(body)})
+	if err != nil {
+		return wrap(action, err)
+	}
+	r, err := s.Recv()
+	if errors.Is(err, io.EOF) {
+		if out == nil {
+			return nil
+		}
+		return fmt.Errorf("%s: the node answered nothing: %w", action, mink.ErrUnknownOutcome)
+	}
+	if err != nil {
+		return wrap(action, err)
+	}
+	if out == nil {
+		return nil
+	}
+	return decode(action, r.Body, out)
+}
+
+// retry runs try until it succeeds, fails for good, or RetryTimeout is over.
+func (c *Client) retry(ctx context.Context, try func(turn int) error) error {
+	turn := 0
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := try(turn)
+		turn++
+		if err != nil && !retriable(err) {
+			return struct{}{}, backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(c.backOff()), backoff.WithMaxElapsedTime(c.cfg.RetryTimeout))
+	if p := (*backoff.PermanentError)(nil); errors.As(err, &p) {
+		err = p.Unwrap()
+	}
+	return err
+}
+
+func (c *Client) backOff() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval, b.Multiplier = c.cfg.RetryWait, c.cfg.RetryWaitMax, 2
+	return b
+}

@@ -1,0 +1,46 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Config tunes a client.
+type Config struct {
+	// Bootstrap lists nodes to start from, "grpc://host:port" or "host:port". Any
+	// one that answers is enough. Default grpc://127.0.0.1:9123.
+	Bootstrap []string
+	// MessageBytesMax bounds one gRPC message each way; keep it at the nodes'
+	// message_bytes_max or below. Default 64 MiB.
+	MessageBytesMax int
+	// RetryTimeout is how long a call or an append is tried again while nodes are
+	// away or still opening buckets. Default 2 m: a restart is ridden out.
+	RetryTimeout time.Duration
+	// RetryWait is the first pause before a retry; it doubles up to RetryWaitMax,
+	// with jitter. Defaults 50 ms and 2 s.
+	RetryWait, RetryWaitMax time.Duration
+	Logger                  *slog.Logger // nil: silent
+}
+
+// Default is a client of a node on this machine.
+func Default() Config {
+	return Config{
+		Bootstrap: []string{"grpc://127.0.0.1:9123"}, MessageBytesMax: 64 << 20,
+		RetryTimeout: 2 * time.Minute, RetryWait: 50 * time.Millisecond, RetryWaitMax: 2 * time.Second,
+	}
+}
+
+// Validate names the first field that makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case len(c.Bootstrap) == 0:
+		return errors.New("client: Bootstrap names no node")
+	case c.MessageBytesMax < 1<<20:
+		return fmt.Errorf("client: MessageBytesMax is %d, must be 1 MiB or more", c.MessageBytesMax)
+	case c.RetryTimeout < 0 || c.RetryWait <= 0 || c.RetryWaitMax < c.RetryWait:
+		return errors.New("client: RetryTimeout must be 0 or more, RetryWait positive, RetryWaitMax not below it")
+	}
+	return nil
+}

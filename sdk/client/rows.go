@@ -1,0 +1,77 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// recordBytes is about how much memory a batch holds.
+func recordBytes(rec arrow.RecordBatch) int64 {
+	n := rec.NumRows()
+	for _, c := range rec.Columns() {
+		n += int64(c.Data().SizeInBytes())
+	}
+	return n
+}
+
+// project answers rec's columns in want's order, by name; a column that rec
+// lacks is all null.
+func project(mem memory.Allocator, rec arrow.RecordBatch, want *arrow.Schema) (arrow.RecordBatch, error) {
+	columns := make([]arrow.Array, want.NumFields())
+	defer func() {
+		for _, c := range columns {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i, f := range want.Fields() {
+		at := rec.Schema().FieldIndices(f.Name)
+		if len(at) == 0 {
+			columns[i] = array.MakeArrayOfNull(mem, f.Type, int(rec.NumRows()))
+			continue
+		}
+		c := rec.Column(at[0])
+		if !arrow.TypeEqual(c.DataType(), f.Type) {
+			return nil, fmt.Errorf("column %q is %s, the table's is %s", f.Name, c.DataType(), f.Type)
+		}
+		c.Retain()
+		columns[i] = c
+	}
+	return array.NewRecordBatch(want, columns, rec.NumRows()), nil
+}
+
+// join puts batches of one schema together, in order.
+func join(mem memory.Allocator, schema *arrow.Schema, recs []arrow.RecordBatch) (arrow.RecordBatch, error) {
+	if len(recs) == 1 {
+		recs[0].Retain()
+		return recs[0], nil
+	}
+	columns := make([]arrow.Array, schema.NumFields())
+	defer func() {
+		for _, c := range columns {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	var rows int64
+	for _, r := range recs {
+		rows += r.NumRows()
+	}
+	chunk := make([]arrow.Array, len(recs))
+	for i := range columns {
+		for j, r := range recs {
+			chunk[j] = r.Column(i)
+		}
+		c, err := array.Concatenate(chunk, mem)
+		if err != nil {
+			return nil, fmt.Errorf("join batches of column %q: %w", schema.Field(i).Name, err)
+		}
+		columns[i] = c
+	}
+	return array.NewRecordBatch(schema, columns, rows), nil
+}

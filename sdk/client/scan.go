@@ -1,0 +1,315 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// ScanRequest says what to read of a table's log.
+type ScanRequest struct {
+	Table     string   // "database.table"
+	Partition []string // values of one partition; nil: all
+	Bucket    int32    // -1: all; otherwise this one of every partition
+	// From is "earliest", "latest", an offset, or a timestamp (RFC 3339, or
+	// milliseconds with the suffix "ms"). "" is earliest.
+	From    string
+	Columns []string // projection, by name; empty: all
+	// Limit ends the scan after so many rows, in all; 0: none.
+	Limit int64
+}
+
+// Batch is rows of one bucket. Record is valid until the next step of the
+// iteration; Retain it to keep it longer. It may have no rows: then only
+// Meta.Next moved on, or Meta.Quarantined says what was skipped.
+type Batch struct {
+	Bucket    mink.BucketRef
+	Partition []string
+	Meta      api.BatchMetadata
+	Record    arrow.RecordBatch
+}
+
+// cursor is where a reader stands in one bucket.
+type cursor struct {
+	bucket    api.Bucket
+	partition []string
+	next      mink.Offset
+	until     mink.Offset // tail: unused
+}
+
+// Scan reads one bucket after the other, up to each bucket's high watermark as
+// of the beginning. Broken streams are resumed where they broke.
+func (c *Client) Scan(ctx context.Context, r ScanRequest) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		v, cursors, err := c.cursors(ctx, r)
+		if err != nil {
+			yield(Batch{}, err)
+			return
+		}
+		left := r.Limit
+		for _, cur := range cursors {
+			done, err := c.scanBucket(ctx, v, cur, r, &left, yield)
+			if err != nil {
+				yield(Batch{}, err)
+				return
+			}
+			if done {
+				return
+			}
+		}
+	}
+}
+
+var errStop = errors.New("the reader stopped")
+
+// scanBucket reads [cur.next, cur.until); done says that the caller had enough.
+func (c *Client) scanBucket(ctx context.Context, v *tableView, cur *cursor, r ScanRequest, left *int64, yield func(Batch, error) bool) (done bool, err error) {
+	for cur.next < cur.until {
+		err := c.retry(ctx, func(turn int) error {
+			if turn > 0 {
+				if err := v.refresh(ctx); err != nil {
+					return err
+				}
+			}
+			ticket := api.Ticket{Scan: &api.Scan{Bucket: cur.bucket.Bucket, From: cur.next, Until: &cur.until, Columns: r.Columns, Limit: *left}}
+			return c.get(ctx, v.leader(cur.bucket.Bucket), ticket, func(b Batch) error {
+				b.Bucket, b.Partition = cur.bucket.Bucket, cur.partition
+				if r.Limit > 0 {
+					*left -= b.Record.NumRows()
+				}
+				cur.next = b.Meta.Next
+				if !yield(b, nil) || r.Limit > 0 && *left <= 0 {
+					return errStop
+				}
+				return nil
+			})
+		})
+		if errors.Is(err, errStop) {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("scan bucket %s at offset %d: %w", cur.bucket.Bucket, cur.next, err)
+		}
+	}
+	return false, nil
+}
+
+// get runs one DoGet and hands every batch on.
+func (c *Client) get(ctx context.Context, address string, t api.Ticket, each func(Batch) error) error {
+	if address == "" {
+		return fmt.Errorf("no known leader: %w", mink.ErrUnavailable)
+	}
+	conn, err := c.at(address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := conn.DoGet(ctx, &flight.Ticket{Ticket: api.JSON(t)})
+	if err != nil {
+		return wrap("scan", err)
+	}
+	return readBatches(s, each)
+}
+
+func readBatches(s flight.DataStreamReader, each func(Batch) error) error {
+	r, err := flight.NewRecordReader(s, ipc.WithDelayReadSchema(true))
+	if err != nil {
+		return wrap("scan", err)
+	}
+	defer r.Release()
+	for r.Next() {
+		b := Batch{Record: r.RecordBatch()}
+		if err := decode("scan", r.LatestAppMetadata(), &b.Meta); err != nil {
+			return err
+		}
+		if err := each(b); err != nil {
+			return err
+		}
+	}
+	if err := r.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return wrap("scan", err)
+	}
+	return nil
+}
+
+// cursors resolves where each bucket's read begins and ends.
+func (c *Client) cursors(ctx context.Context, r ScanRequest) (*tableView, []*cursor, error) {
+	v, err := c.openTable(ctx, r.Table)
+	if err != nil {
+		return nil, nil, err
+	}
+	buckets, err := v.buckets(r.Partition)
+	if err != nil {
+		return nil, nil, err
+	}
+	from := r.From
+	if from == "" {
+		from = "earliest"
+	}
+	begin, err := c.offsetsOf(ctx, r, from)
+	if err != nil {
+		return nil, nil, err
+	}
+	end, err := c.offsetsOf(ctx, r, "latest")
+	if err != nil {
+		return nil, nil, err
+	}
+	var out []*cursor
+	for _, b := range buckets {
+		if r.Bucket >= 0 && b.Bucket.Index != r.Bucket {
+			continue
+		}
+		out = append(out, &cursor{bucket: b, partition: begin[b.Bucket].Values, next: begin[b.Bucket].Offset, until: end[b.Bucket].Offset})
+	}
+	if r.Bucket >= 0 && len(out) == 0 {
+		return nil, nil, fmt.Errorf("table %s has no bucket %d: %w", r.Table, r.Bucket, mink.ErrNotExist)
+	}
+	return v, out, nil
+}
+
+func (c *Client) offsetsOf(ctx context.Context, r ScanRequest, at string) (map[mink.BucketRef]api.BucketOffset, error) {
+	m := map[mink.BucketRef]api.BucketOffset{}
+	err := c.retry(ctx, func(int) error {
+		list, err := c.ListOffsets(ctx, r.Table, r.Partition, at)
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			if o.Error != "" {
+				return fmt.Errorf("offset of bucket %s: %s: %w", o.Bucket, o.Error, mink.ErrUnavailable)
+			}
+			m[o.Bucket] = o
+		}
+		return nil
+	})
+	return m, err
+}
+
+// TailRequest follows a table's log.
+type TailRequest struct {
+	ScanRequest
+	// MinBytes and MaxWaitMs tune how long the node gathers rows before it
+	// answers. 0: every batch at once.
+	MinBytes  int64
+	MaxWaitMs int64
+}
+
+// Tail follows all buckets at once until ctx is done or the caller stops. Rows
+// of one bucket come in order; buckets interleave.
+func (c *Client) Tail(ctx context.Context, r TailRequest) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		v, cursors, err := c.cursors(ctx, r.ScanRequest)
+		if err != nil {
+			yield(Batch{}, err)
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		out := make(chan Batch)
+		g, ctx := errgroup.WithContext(ctx)
+		for _, cur := range cursors {
+			g.Go(func() error { return c.tailBucket(ctx, v, cur, r, out) })
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- g.Wait() }()
+		defer func() {
+			cancel()
+			for {
+				select {
+				case b := <-out:
+					b.Record.Release()
+				case <-ended:
+					return
+				}
+			}
+		}()
+		left := r.Limit
+		for {
+			select {
+			case b := <-out:
+				left -= b.Record.NumRows()
+				more := yield(b, nil)
+				b.Record.Release()
+				if !more || r.Limit > 0 && left <= 0 {
+					return
+				}
+			case err := <-ended:
+				ended <- err
+				if err != nil && ctx.Err() == nil || err != nil && !errors.Is(err, context.Canceled) {
+					yield(Batch{}, err)
+				}
+				return
+			}
+		}
+	}
+}
+
+// tailBucket follows one bucket; each batch that it sends is retained.
+func (c *Client) tailBucket(ctx context.Context, v *tableView, cur *cursor, r TailRequest, out chan<- Batch) error {
+	for ctx.Err() == nil {
+		err := c.retry(ctx, func(turn int) error {
+			if turn > 0 {
+				if err := v.refresh(ctx); err != nil {
+					return err
+				}
+			}
+			began := cur.next
+			err := c.follow(ctx, v.leader(cur.bucket.Bucket), api.Scan{
+				Bucket: cur.bucket.Bucket, From: cur.next, Columns: r.Columns, MinBytes: r.MinBytes, MaxWaitMs: r.MaxWaitMs,
+			}, func(b Batch) error {
+				b.Bucket, b.Partition = cur.bucket.Bucket, cur.partition
+				b.Record.Retain()
+				select {
+				case out <- b:
+					cur.next = b.Meta.Next
+					return nil
+				case <-ctx.Done():
+					b.Record.Release()
+					return ctx.Err()
+				}
+			})
+			if cur.next > began && retriable(err) {
+				return nil // progress: the retry's clock begins again
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("tail bucket %s at offset %d: %w", cur.bucket.Bucket, cur.next, err)
+		}
+	}
+	return ctx.Err()
+}
+
+// follow runs one DoExchange tail.
+func (c *Client) follow(ctx context.Context, address string, s api.Scan, each func(Batch) error) error {
+	if address == "" {
+		return fmt.Errorf("no known leader: %w", mink.ErrUnavailable)
+	}
+	conn, err := c.at(address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	x, err := conn.DoExchange(ctx)
+	if err != nil {
+		return wrap("tail", err)
+	}
+	err = x.Send(&flight.FlightData{
+		FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Ticket{Scan: &s})},
+	})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return wrap("tail", err)
+	}
+	return readBatches(x, each)
+}

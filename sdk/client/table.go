@@ -1,0 +1,123 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/schema/routing"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// tableView is what a writer or a reader knows of one table: its definition,
+// which a writer keeps, and where its buckets are, which it refreshes.
+type tableView struct {
+	c      *Client
+	name   string
+	id     mink.TableID
+	desc   *schema.Descriptor
+	arrow  *arrow.Schema
+	router *routing.Router
+
+	mu struct {
+		sync.Mutex
+		partitions map[string]api.Partition // by joined values
+	}
+}
+
+func joined(values []string) string { return strings.Join(values, "\x00") }
+
+func (c *Client) openTable(ctx context.Context, name string) (*tableView, error) {
+	t, err := c.DescribeTable(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := schema.DecodeDescriptor(t.Descriptor)
+	if err != nil {
+		return nil, fmt.Errorf("table %s: this client cannot read its descriptor: %w", name, err)
+	}
+	r, err := routing.New(d)
+	if err != nil {
+		return nil, fmt.Errorf("table %s: %w", name, err)
+	}
+	v := &tableView{c: c, name: name, id: t.ID, desc: d, arrow: d.Schema.Arrow(), router: r}
+	return v, v.refresh(ctx)
+}
+
+// refresh reads partitions and leaders anew.
+func (v *tableView) refresh(ctx context.Context) error {
+	list, err := v.c.ListPartitions(ctx, v.name)
+	if err != nil {
+		return err
+	}
+	m := make(map[string]api.Partition, len(list))
+	for _, p := range list {
+		if len(p.Buckets) > 0 && p.Buckets[0].Bucket.Table != v.id {
+			return fmt.Errorf("table %s was dropped and created again: %w", v.name, mink.ErrNotExist)
+		}
+		m[joined(p.Values)] = p
+	}
+	v.mu.Lock()
+	v.mu.partitions = m
+	v.mu.Unlock()
+	return nil
+}
+
+// partition answers the partition with the values and creates it when it is
+// missing: the first write.
+func (v *tableView) partition(ctx context.Context, values []string) (api.Partition, error) {
+	v.mu.Lock()
+	p, ok := v.mu.partitions[joined(values)]
+	v.mu.Unlock()
+	if ok {
+		return p, nil
+	}
+	p, err := v.c.CreatePartition(ctx, v.name, values, true)
+	if err != nil {
+		return api.Partition{}, err
+	}
+	v.mu.Lock()
+	v.mu.partitions[joined(values)] = p
+	v.mu.Unlock()
+	return p, nil
+}
+
+// leader is the last known leader of a bucket; "" when none is known.
+func (v *tableView) leader(ref mink.BucketRef) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, p := range v.mu.partitions {
+		if p.ID == ref.Partition && int(ref.Index) < len(p.Buckets) {
+			return p.Buckets[ref.Index].Address
+		}
+	}
+	return ""
+}
+
+// buckets lists the table's buckets in the order of partition values, then
+// index; values restricts to one partition, nil means all.
+func (v *tableView) buckets(values []string) ([]api.Bucket, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var parts []api.Partition
+	for _, p := range v.mu.partitions {
+		if values == nil || slices.Equal(values, p.Values) {
+			parts = append(parts, p)
+		}
+	}
+	if values != nil && len(parts) == 0 {
+		return nil, fmt.Errorf("partition %v of table %s: %w", values, v.name, mink.ErrNotExist)
+	}
+	slices.SortFunc(parts, func(a, b api.Partition) int { return slices.Compare(a.Values, b.Values) })
+	var out []api.Bucket
+	for _, p := range parts {
+		out = append(out, p.Buckets...)
+	}
+	return out, nil
+}
