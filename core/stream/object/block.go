@@ -137,9 +137,16 @@ func verifyBlock(info BlockInfo, b []byte) (frames, tableLen uint32, err error) 
 
 // DecodeBlock checks b, the bytes [info.Pos, info.Pos+info.Len()) of an object,
 // and returns its frames; their Bytes alias b.
-func DecodeBlock(info BlockInfo, b []byte) ([]Frame, error) { return AppendFrames(nil, info, b) }
+func DecodeBlock(info BlockInfo, b []byte) ([]Frame, error) {
+	frames, err := AppendFrames(nil, info, b)
+	if err != nil {
+		return nil, err
+	}
+	return frames, nil
+}
 
-// AppendFrames is DecodeBlock that appends to dst. On an error dst is unchanged.
+// AppendFrames is DecodeBlock that appends to dst. On an error it answers what dst
+// held.
 func AppendFrames(dst []Frame, info BlockInfo, b []byte) ([]Frame, error) {
 	n, tableLen, err := verifyBlock(info, b)
 	if err != nil {
