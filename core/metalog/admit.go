@@ -19,7 +19,6 @@ import (
 // onHead runs attempt against the applied position until it is decided. landed
 // reports whether the view shows that an earlier attempt has committed.
 func (r *Replica) onHead(ctx context.Context, p *proposal, landed func() (bool, error), attempt func(context.Context, Position) error) error {
-	maybe := false
 	for retry := r.newBackoff(); ; {
 		err := r.sync(ctx)
 		if err == nil {
@@ -29,22 +28,19 @@ func (r *Replica) onHead(ctx context.Context, p *proposal, landed func() (bool, 
 			actx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
 			err = attempt(actx, r.Applied())
 			cancel()
-			maybe = maybe || err == nil || !certainlyNot(err)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: metadata replica stops: %w", mink.ErrUnknownOutcome, ctx.Err())
 		case err == nil || errors.Is(err, ErrHeadMoved):
 			continue // look
-		case !transient(err):
-			return err
-		case p.state.Load() == unwatched && !maybe:
+		case !transient(err), p.state.Load() == unwatched:
 			return err
 		}
 		d := retry.NextBackOff()
 		r.logger.Warn("a metadata transaction is not decided, will retry", "in", d, "error", err)
 		if err := pause(ctx, d); err != nil {
-			continue
+			return fmt.Errorf("%w: metadata replica stops: %w", mink.ErrUnknownOutcome, err)
 		}
 	}
 }
@@ -93,13 +89,11 @@ func (r *Replica) takeLease(ctx context.Context, p *proposal, ttl time.Duration)
 	if epoch == 0 {
 		return Lease{}, errNotRegistered
 	}
-	f := &flight{epoch: epoch, counter: r.counter + 1, landed: make(chan struct{})}
-	r.setFlight(f)
+	f := r.newFlight(epoch)
 	defer r.setFlight(nil)
 	landed := func() (bool, error) {
 		select {
 		case <-f.landed:
-			r.counter = f.counter
 			return true, cluster.ResultError(f.results[0])
 		default:
 			return false, r.sealed(epoch)

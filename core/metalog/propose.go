@@ -2,7 +2,6 @@ package metalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -257,7 +256,8 @@ func (r *Replica) sendGuarded(ctx context.Context, p *proposal, seals []mink.Nod
 
 // decide carries one batch to its verdict: attempt appends the payload; after
 // every failure the log is read to find out whether it landed after all. The
-// same (epoch, counter) on every attempt makes the state count only one.
+// same (epoch, counter) on every attempt makes the state count only one, and a
+// larger counter later makes it refuse one that lands after it was given up.
 // giveUp: nobody waits any more.
 func (r *Replica) decide(ctx context.Context, commands []*clusterpb.Command, giveUp func() bool,
 	attempt func(context.Context, []byte) error) ([]*clusterpb.Result, error) {
@@ -265,10 +265,8 @@ func (r *Replica) decide(ctx context.Context, commands []*clusterpb.Command, giv
 	if epoch == 0 {
 		return nil, errNotRegistered
 	}
-	f := &flight{epoch: epoch, counter: r.counter + 1, landed: make(chan struct{})}
-	r.setFlight(f)
+	f := r.newFlight(epoch)
 	defer r.setFlight(nil)
-	maybe := false // an earlier attempt may have landed, or may yet land
 	for retry := r.newBackoff(); ; {
 		if err := r.sealed(epoch); err != nil {
 			return nil, err
@@ -280,38 +278,32 @@ func (r *Replica) decide(ctx context.Context, commands []*clusterpb.Command, giv
 		actx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
 		err = attempt(actx, payload)
 		cancel()
-		maybe = maybe || err == nil || !certainlyNot(err)
 		if results, ok := r.await(ctx, f, err); ok {
-			r.counter = f.counter
 			return results, nil
 		}
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w: metadata replica stops: %w", mink.ErrUnknownOutcome, ctx.Err())
-		}
-		if err != nil && !transient(err) {
-			if maybe { // the counter may be used by a late attempt
-				r.counter = f.counter
-			}
-			return nil, err
-		}
-		if !maybe && giveUp() {
+		case !transient(err), giveUp():
 			return nil, err
 		}
 		d := retry.NextBackOff()
 		r.logger.Warn("a metadata proposal is not decided, will retry", "epoch", epoch, "counter", f.counter, "in", d, "error", err)
 		if r.reuseNothing {
-			f = &flight{epoch: epoch, counter: f.counter + 1, landed: make(chan struct{})}
-			r.setFlight(f)
+			f = r.newFlight(epoch)
 		}
-		if pause(ctx, d) != nil {
-			continue
+		if err := pause(ctx, d); err != nil {
+			return nil, fmt.Errorf("%w: metadata replica stops: %w", mink.ErrUnknownOutcome, err)
 		}
 	}
 }
 
-// certainlyNot: the attempt had no effect and never will.
-func certainlyNot(err error) bool {
-	return !errors.Is(err, mink.ErrUnknownOutcome) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+// newFlight takes the next counter. One that is given up is never used again.
+func (r *Replica) newFlight(epoch mink.NodeEpoch) *flight {
+	r.counter++
+	f := &flight{epoch: epoch, counter: r.counter, landed: make(chan struct{})}
+	r.setFlight(f)
+	return f
 }
 
 // await reads the log up to its head and answers the verdict, if there is one.
