@@ -27,6 +27,8 @@ func (s *State) checkNodes() error {
 			return fmt.Errorf("wal %s under node epoch %d at index %d", w.ID, epoch, s.index)
 		case !w.Sealed && (!found || n.Epoch != epoch || n.Sealed):
 			return fmt.Errorf("wal %s is not sealed and not its node's current one", w.ID)
+		case !w.used.valid() || w.Sealed && len(w.used) > 0:
+			return fmt.Errorf("wal %s: impossible set of used numbers %v", w.ID, w.used)
 		case w.Recovered && !w.Sealed:
 			return fmt.Errorf("wal %s is recovered and not sealed", w.ID)
 		case w.Recovered && w.End < w.Trim:
@@ -178,7 +180,7 @@ func (s *State) checkObjects() error {
 	t := txn{s: s}
 	var last plan.ObjectID
 	for r := range s.refs.all() {
-		if r.object == last {
+		if r.object == last && !last.IsZero() {
 			continue
 		}
 		last = r.object

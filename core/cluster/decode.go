@@ -121,7 +121,7 @@ func (d *decoder) wal(w *clusterpb.WALState) error {
 	e := &walEntry{
 		WAL: plan.WAL{ID: walID(w.GetId()), Trim: w.GetTrim(), CommitSeq: w.GetCommitSeq(), Sealed: w.GetSealed(), Recovered: w.GetRecovered(), End: w.GetEnd()},
 
-		sealReason: w.GetSealReason(),
+		sealReason: w.GetSealReason(), used: w.GetUsed(),
 	}
 	for _, l := range w.GetLost() {
 		slot := LostSlot{Slot: l.GetSlot()}

@@ -65,7 +65,7 @@ func (t *txn) raiseLevel() {
 // seal ends a node epoch: nothing that it proposes from here on is accepted.
 func (t *txn) seal(epoch mink.NodeEpoch, reason string) {
 	t.setWAL(epoch, func(w *walEntry) {
-		w.Sealed, w.sealReason = true, reason
+		w.Sealed, w.sealReason, w.used = true, reason, nil
 		if n, found := t.s.nodes.get(w.ID.Node); found && n.Epoch == epoch {
 			sealed := *n
 			sealed.Sealed = true

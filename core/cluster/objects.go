@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"math"
+
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
@@ -16,18 +18,22 @@ func (t *txn) checkProposer(what string, wal plan.WALID) *clusterpb.Result {
 	return nil
 }
 
-// checkFresh refuses uploads under an id that is a slot's or was used before.
-func (t *txn) checkFresh(objects []plan.Object) *clusterpb.Result {
+// checkFresh refuses uploads under a number that the epoch used before, even if
+// the object is long forgotten. One counter numbers all kinds.
+func (t *txn) checkFresh(objects []plan.Object) (counters, *clusterpb.Result) {
+	w, _ := t.s.wals.get(t.epoch)
+	used := w.used
 	for i := range objects {
 		id := objects[i].ID
-		if id.Kind != plan.KindStreamSet && id.Kind != plan.KindStream {
-			return invalid("object %+v has a kind that is not uploaded", id)
+		switch {
+		case id.Kind != plan.KindStreamSet && id.Kind != plan.KindStream || id.Seq == 0 || id.Seq == math.MaxUint64:
+			return nil, invalid("object %+v is not one that is uploaded", id)
+		case used.has(id.Seq):
+			return nil, conflict("object %+v: number %d was used before by this epoch, take the next one", id, id.Seq)
 		}
-		if _, found := t.s.destroyed.get(&plan.Destroyed{Object: objects[i]}); found {
-			return conflict("object %+v was destroyed: ids are never used again", id)
-		}
+		used = used.with(id.Seq)
 	}
-	return nil
+	return used, nil
 }
 
 func (t *txn) commitObjects(c *clusterpb.CommitObjects) *clusterpb.Result {
@@ -42,13 +48,15 @@ func (t *txn) commitObjects(c *clusterpb.CommitObjects) *clusterpb.Result {
 	if err != nil {
 		return refuseErr(err)
 	}
-	if r := t.checkFresh(objects); r != nil {
+	used, r := t.checkFresh(objects)
+	if r != nil {
 		return r
 	}
 	d, err := plan.ApplyCommitObjects(t.s, plan.CommitObjects{WAL: wal, Seq: c.GetSeq(), Objects: objects, Items: items, WALTrim: c.GetWalTrim()})
 	if err != nil {
 		return refuseErr(err)
 	}
+	t.setWAL(wal.Epoch, func(w *walEntry) { w.used = used })
 	t.apply(d)
 	return ok()
 }
@@ -71,13 +79,15 @@ func (t *txn) replaceObjects(c *clusterpb.ReplaceObjects) *clusterpb.Result {
 	case c.GetBasedOn() >= t.s.index:
 		return invalid("replace objects: planned on index %d, which is not before this entry, %d", c.GetBasedOn(), t.s.index)
 	}
-	if r := t.checkFresh(objects); r != nil {
+	used, r := t.checkFresh(objects)
+	if r != nil {
 		return r
 	}
 	d, err := plan.ApplyReplaceObjects(t.s, plan.ReplaceObjects{WAL: wal, BasedOn: c.GetBasedOn(), Sources: sources, Objects: objects, Items: items})
 	if err != nil {
 		return refuseErr(err)
 	}
+	t.setWAL(wal.Epoch, func(w *walEntry) { w.used = used })
 	t.apply(d)
 	return ok()
 }

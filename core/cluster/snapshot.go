@@ -100,6 +100,7 @@ func (e *encoder) node(n Node) {
 func (e *encoder) wal(w *walEntry) {
 	r := &clusterpb.WALState{
 		Id: walPB(w.ID), Trim: w.Trim, CommitSeq: w.CommitSeq, Sealed: w.Sealed, Recovered: w.Recovered, End: w.End, SealReason: w.sealReason,
+		Used: w.used,
 	}
 	for _, l := range w.lost {
 		slot := &clusterpb.LostSlot{Slot: l.Slot}

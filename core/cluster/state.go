@@ -106,6 +106,7 @@ type walEntry struct {
 	plan.WAL
 	sealReason string
 	lost       []LostSlot // by slot
+	used       counters   // of its uploads; nil once sealed, when no more can come
 }
 
 type dedupEntry struct {

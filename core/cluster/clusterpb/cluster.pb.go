@@ -3215,7 +3215,8 @@ type WALState struct {
 	Recovered     bool                   `protobuf:"varint,5,opt,name=recovered,proto3" json:"recovered,omitempty"`
 	End           uint64                 `protobuf:"varint,6,opt,name=end,proto3" json:"end,omitempty"`
 	SealReason    string                 `protobuf:"bytes,7,opt,name=seal_reason,json=sealReason,proto3" json:"seal_reason,omitempty"`
-	Lost          []*LostSlot            `protobuf:"bytes,8,rep,name=lost,proto3" json:"lost,omitempty"` // accepted before recovery, by slot
+	Lost          []*LostSlot            `protobuf:"bytes,8,rep,name=lost,proto3" json:"lost,omitempty"`         // accepted before recovery, by slot
+	Used          []uint64               `protobuf:"varint,9,rep,packed,name=used,proto3" json:"used,omitempty"` // object counters: first, past the last, first, ...
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3302,6 +3303,13 @@ func (x *WALState) GetSealReason() string {
 func (x *WALState) GetLost() []*LostSlot {
 	if x != nil {
 		return x.Lost
+	}
+	return nil
+}
+
+func (x *WALState) GetUsed() []uint64 {
+	if x != nil {
+		return x.Used
 	}
 	return nil
 }
@@ -4236,7 +4244,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\rfeature_level\x18\b \x01(\rR\ffeatureLevel\x12\x18\n" +
 	"\aversion\x18\t \x01(\tR\aversion\x12#\n" +
 	"\rregistered_ms\x18\n" +
-	" \x01(\x03R\fregisteredMs\"\xfd\x01\n" +
+	" \x01(\x03R\fregisteredMs\"\x91\x02\n" +
 	"\bWALState\x12&\n" +
 	"\x02id\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x02id\x12\x12\n" +
 	"\x04trim\x18\x02 \x01(\x04R\x04trim\x12\x1d\n" +
@@ -4247,7 +4255,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03end\x18\x06 \x01(\x04R\x03end\x12\x1f\n" +
 	"\vseal_reason\x18\a \x01(\tR\n" +
 	"sealReason\x12-\n" +
-	"\x04lost\x18\b \x03(\v2\x19.mink.cluster.v1.LostSlotR\x04lost\"H\n" +
+	"\x04lost\x18\b \x03(\v2\x19.mink.cluster.v1.LostSlotR\x04lost\x12\x12\n" +
+	"\x04used\x18\t \x03(\x04R\x04used\"H\n" +
 	"\bLostSlot\x12\x12\n" +
 	"\x04slot\x18\x01 \x01(\x04R\x04slot\x12(\n" +
 	"\x04gaps\x18\x02 \x03(\v2\x14.mink.cluster.v1.GapR\x04gaps\"M\n" +
