@@ -1,0 +1,90 @@
+package kafka
+
+import (
+	"context"
+	"time"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Backend is what the listener needs of the node. Safe for concurrent use.
+type Backend interface {
+	// View is the metadata that this node has applied; it never blocks.
+	View() *cluster.State
+	// Self is this node's id.
+	Self() mink.NodeID
+	// Log is the open log of a bucket that this node leads. Errors:
+	// *mink.NotLeaderError, mink.ErrUnavailable while it opens, mink.ErrNotExist.
+	Log(mink.BucketRef) (Log, error)
+	// CreateDatabase succeeds when it exists already.
+	CreateDatabase(ctx context.Context, name string) error
+	// CreateTable returns when this node has applied the command. mink.ErrExists
+	// unless ifNotExists.
+	CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error)
+	// DropTable returns when this node has applied the command.
+	DropTable(ctx context.Context, id mink.TableID) error
+	// AllocateWriter answers a writer id that nobody else ever gets.
+	AllocateWriter(ctx context.Context) (mink.WriterID, error)
+}
+
+// Log is the part of a log tablet that the listener uses; see *tablet.Log,
+// which FromTablet makes one of.
+type Log interface {
+	AppendKafka(batch []byte, a tablet.KafkaAppend) (Pending, error)
+	Read(ctx context.Context, r tablet.ReadRequest) (tablet.ReadResult, error)
+	KafkaBatch(b record.Batch) ([]byte, error)
+	LogStart() mink.Offset
+	HighWatermark() mink.Offset
+	LeaderEpoch() mink.LeaderEpoch
+	Changed() <-chan struct{}
+	OffsetForTimestamp(ctx context.Context, ms int64, kind tablet.TimestampKind) (tablet.TimestampResult, bool, error)
+	MaxTimestamp(ctx context.Context) (tablet.TimestampResult, bool, error)
+	EpochEnd(epoch mink.LeaderEpoch) (mink.LeaderEpoch, mink.Offset)
+	EpochAt(at mink.Offset) mink.LeaderEpoch
+}
+
+// Pending is an append on its way to the store.
+type Pending interface {
+	Done() <-chan struct{} // closed once the outcome is known
+	Result() (tablet.AppendResult, error)
+}
+
+type tabletLog struct{ *tablet.Log }
+
+func (l tabletLog) AppendKafka(batch []byte, a tablet.KafkaAppend) (Pending, error) {
+	p, err := l.Log.AppendKafka(batch, a)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// FromTablet makes a Log of a log tablet.
+func FromTablet(l *tablet.Log) Log { return tabletLog{l} }
+
+// Metrics receives what happens; all calls are cheap and concurrent.
+type Metrics interface {
+	// Request is one answered request: bytes received and sent, frame lengths
+	// included, from its last byte read to its last byte written.
+	Request(api string, in, out int, took time.Duration)
+	// Error is one error code in a response, or code -1 for a closed connection.
+	Error(api string, code int16)
+	// InFlight adds to the requests that await their answer.
+	InFlight(delta int)
+	// Connections adds to the open connections.
+	Connections(delta int)
+	// RecordBytes counts record bytes taken by Produce and sent by Fetch.
+	RecordBytes(produced, fetched int)
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Request(string, int, int, time.Duration) {}
+func (noMetrics) Error(string, int16)                     {}
+func (noMetrics) InFlight(int)                            {}
+func (noMetrics) Connections(int)                         {}
+func (noMetrics) RecordBytes(int, int)                    {}

@@ -1,0 +1,131 @@
+package kafka
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Config of the listener. Sizes are bytes.
+type Config struct {
+	// Listen is the host:port to bind; port 0 picks one. The address that clients
+	// are told is the node's registered Kafka address, from the metadata.
+	Listen string
+	// ClusterID is what Metadata answers; stable for the life of the cluster.
+	ClusterID string
+	// Database holds the topics that have bare names.
+	Database string
+
+	// AutoCreateTopics lets Metadata create a topic when the client allows it.
+	AutoCreateTopics bool
+	// DefaultPartitions of a topic that is created without a count.
+	DefaultPartitions int32
+
+	// ConnectionsMax: further connections are closed at once.
+	ConnectionsMax int
+	// IdleTimeout closes a connection without a request in flight. Kafka's
+	// connections.max.idle.ms.
+	IdleTimeout time.Duration
+	// FrameBytesMax is the largest Produce request. Kafka's socket.request.max.bytes.
+	FrameBytesMax int
+	// SmallFrameBytesMax is the largest request of any other kind: names and
+	// numbers, which grow when decoded.
+	SmallFrameBytesMax int
+	// TransferTimeout bounds the rest of a frame once its first byte came, and
+	// the writing of one answer, each on top of one second per MiB.
+	TransferTimeout time.Duration
+	// InFlightMax is how many requests of a connection may await their answer;
+	// then the reader stops reading.
+	InFlightMax int
+	// InFlightBytesMax is how many bytes of unanswered requests a connection may hold.
+	InFlightBytesMax int
+	// ReceiveBytesMax is how many bytes of frames above 1 MiB all connections
+	// may hold at once.
+	ReceiveBytesMax int64
+	// DrainTimeout is how long a stopping listener waits for the answers of
+	// requests it has read.
+	DrainTimeout time.Duration
+
+	// ProducePartitionsMax is the most partitions of one Produce request.
+	ProducePartitionsMax int
+	// ProduceTimeout is used when a Produce request names none.
+	ProduceTimeout time.Duration
+	// ThrottleTime is what a client is asked to wait when the node is overloaded.
+	ThrottleTime time.Duration
+
+	// FetchBytesMax caps the record bytes of one Fetch response, whatever the
+	// client allows (one batch may exceed it). Kafka's fetch.max.bytes.
+	FetchBytesMax int
+	// ColdReadsMax is how many reads from the object store run at once;
+	// ColdReadBytesMax how much one of them asks for.
+	ColdReadsMax     int
+	ColdReadBytesMax int
+	// ColdKeep is how long a finished read waits for the fetch that comes back
+	// for it.
+	ColdKeep time.Duration
+
+	// QueryTimeout bounds ListOffsets by timestamp, CreateTopics and other
+	// requests that wait, when the request names no time.
+	QueryTimeout time.Duration
+	// ReadyWait bounds how long the answer about a new topic waits for its
+	// buckets to open here.
+	ReadyWait time.Duration
+}
+
+// Default is the configuration of a stand-alone node.
+func Default() Config {
+	return Config{
+		Listen: "127.0.0.1:9092", ClusterID: "mink", Database: "kafka",
+		AutoCreateTopics: true, DefaultPartitions: 1,
+		ConnectionsMax: 2000, IdleTimeout: 10 * time.Minute,
+		FrameBytesMax: 100 << 20, SmallFrameBytesMax: 1 << 20,
+		TransferTimeout: 30 * time.Second,
+		InFlightMax:     128, InFlightBytesMax: 4 << 20, ReceiveBytesMax: 512 << 20,
+		DrainTimeout:         10 * time.Second,
+		ProducePartitionsMax: 20_000, ProduceTimeout: 30 * time.Second, ThrottleTime: 200 * time.Millisecond,
+		FetchBytesMax: 55 << 20,
+		ColdReadsMax:  64, ColdReadBytesMax: 4 << 20, ColdKeep: 30 * time.Second,
+		QueryTimeout: 30 * time.Second, ReadyWait: 5 * time.Second,
+	}
+}
+
+// Validate says which field is wrong and what it may be.
+func (c Config) Validate() error {
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fmt.Errorf("kafka listen address %q is not host:port: %w", c.Listen, mink.ErrInvalid)
+	}
+	if c.Database == "" || c.ClusterID == "" {
+		return fmt.Errorf("kafka database and cluster id must not be empty: %w", mink.ErrInvalid)
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"default partitions", int64(c.DefaultPartitions)}, {"connections max", int64(c.ConnectionsMax)},
+		{"idle timeout", int64(c.IdleTimeout)}, {"small frame bytes max", int64(c.SmallFrameBytesMax)},
+		{"transfer timeout", int64(c.TransferTimeout)}, {"in-flight max", int64(c.InFlightMax)},
+		{"produce partitions max", int64(c.ProducePartitionsMax)}, {"produce timeout", int64(c.ProduceTimeout)},
+		{"fetch bytes max", int64(c.FetchBytesMax)}, {"cold reads max", int64(c.ColdReadsMax)},
+		{"cold read bytes max", int64(c.ColdReadBytesMax)}, {"cold keep", int64(c.ColdKeep)},
+		{"query timeout", int64(c.QueryTimeout)},
+	} {
+		if f.value <= 0 {
+			return fmt.Errorf("kafka %s must be above 0: %w", f.name, mink.ErrInvalid)
+		}
+	}
+	if c.FrameBytesMax < c.SmallFrameBytesMax || c.FrameBytesMax > 1<<30 {
+		return fmt.Errorf("kafka frame bytes max %d must be between the small frame limit %d and 1 GiB: %w", c.FrameBytesMax, c.SmallFrameBytesMax, mink.ErrInvalid)
+	}
+	if c.InFlightBytesMax < c.SmallFrameBytesMax {
+		return fmt.Errorf("kafka in-flight bytes max %d is below the small frame limit %d: %w", c.InFlightBytesMax, c.SmallFrameBytesMax, mink.ErrInvalid)
+	}
+	if c.ReceiveBytesMax < int64(c.FrameBytesMax) {
+		return fmt.Errorf("kafka receive bytes max %d is below the frame limit %d: %w", c.ReceiveBytesMax, c.FrameBytesMax, mink.ErrInvalid)
+	}
+	if c.ThrottleTime < 0 || c.DrainTimeout < 0 || c.ReadyWait < 0 {
+		return fmt.Errorf("kafka throttle time, drain timeout and ready wait must not be negative: %w", mink.ErrInvalid)
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package kafka
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// broker answers requests; it knows no sockets. Safe for concurrent use.
+type broker struct {
+	cfg      Config
+	backend  Backend
+	metrics  Metrics
+	log      *slog.Logger
+	stopping <-chan struct{}
+	topics   topicCache
+	cold     *coldReads
+}
+
+func newBroker(cfg Config, backend Backend, metrics Metrics, log *slog.Logger, stopping <-chan struct{}) *broker {
+	return &broker{
+		cfg: cfg, backend: backend, metrics: metrics, log: log, stopping: stopping,
+		cold: newColdReads(cfg, log),
+	}
+}
+
+// wait ends the reads that go on in the background.
+func (b *broker) wait() { b.cold.close() }
+
+// fail counts an error and gives its number for a response.
+func (b *broker) fail(api string, c code) int16 {
+	if c != codeNone {
+		b.metrics.Error(api, int16(c))
+	}
+	return int16(c)
+}
+
+// accept parses one frame. A Produce request is appended here, so that appends
+// keep the order of the frames; everything else happens in call.answer. The
+// frame is free again when accept returns. The error closes the connection.
+func (b *broker) accept(ctx context.Context, frame []byte, produce *kmsg.ProduceRequest) (*call, error) {
+	h, err := parseFixed(frame)
+	if err != nil {
+		return nil, closef(slog.LevelWarn, "%v", err)
+	}
+	cl := &call{header: h, size: len(frame) + 4, held: int64(len(frame)), read: time.Now()}
+	api, known := findAPI(h.key)
+	if known {
+		cl.api = api.Name
+	}
+	if known && h.key == keyAPIVersions && !api.serves(h.version) {
+		return b.acceptNewerAPIVersions(cl), nil
+	}
+	if !known || !api.serves(h.version) {
+		return b.acceptUnserved(cl)
+	}
+	cl.header.flexible = h.version >= api.Flexible
+	body, err := cl.header.parseRest(frame)
+	if err != nil {
+		return nil, closef(slog.LevelWarn, "%s v%d: %v", api.Name, h.version, err)
+	}
+	if h.key == keyProduce {
+		err = b.acceptProduce(ctx, cl, body, produce)
+	} else {
+		err = b.acceptOther(cl, body)
+	}
+	cl.header.clientID = nil
+	return cl, err
+}
+
+// decode reads the body into r, which then owns its strings.
+func decode(cl *call, r kmsg.Request, body []byte) error {
+	r.SetVersion(cl.header.version)
+	if err := r.ReadFrom(body); err != nil {
+		return closef(slog.LevelWarn, "%s v%d cannot be decoded: %v", cl.api, cl.header.version, err)
+	}
+	return nil
+}
+
+// acceptOther decodes the body and sets cl.answer.
+func (b *broker) acceptOther(cl *call, body []byte) error {
+	switch cl.header.key {
+	case keyAPIVersions:
+		b.acceptAPIVersions(cl, body)
+		return nil
+	case keyFetch:
+		r := kmsg.NewPtrFetchRequest()
+		if err := decode(cl, r, body); err != nil {
+			return err
+		}
+		cl.answer = func(ctx context.Context) (reply, error) { return b.fetch(ctx, r, cl.read) }
+		return nil
+	case keyListOffsets:
+		return accept(cl, kmsg.NewPtrListOffsetsRequest(), body, b.listOffsets)
+	case keyMetadata:
+		r := kmsg.NewPtrMetadataRequest()
+		if err := accept(cl, r, body, b.metadata); err != nil {
+			return err
+		}
+		if b.mayCreate(r) {
+			cl.done = make(chan struct{})
+		}
+		return nil
+	case keyFindCoordinator:
+		return accept(cl, kmsg.NewPtrFindCoordinatorRequest(), body, b.findCoordinator)
+	case keyCreateTopics:
+		cl.done = make(chan struct{})
+		return accept(cl, kmsg.NewPtrCreateTopicsRequest(), body, b.createTopics)
+	case keyDeleteTopics:
+		cl.done = make(chan struct{})
+		return accept(cl, kmsg.NewPtrDeleteTopicsRequest(), body, b.deleteTopics)
+	case keyInitProducerID:
+		return accept(cl, kmsg.NewPtrInitProducerIDRequest(), body, b.initProducerID)
+	case keyEpochEnd:
+		return accept(cl, kmsg.NewPtrOffsetForLeaderEpochRequest(), body, b.epochEnds)
+	default:
+		return closef(slog.LevelError, "api key %d is in the version table but nothing serves it", cl.header.key)
+	}
+}
+
+// accept decodes the body and has it answered by serve.
+func accept[R kmsg.Request, A kmsg.Response](cl *call, r R, body []byte, serve func(context.Context, R) (A, error)) error {
+	if err := decode(cl, r, body); err != nil {
+		return err
+	}
+	cl.answer = func(ctx context.Context) (reply, error) {
+		resp, err := serve(ctx, r)
+		if err != nil {
+			return reply{}, err
+		}
+		resp.SetVersion(r.GetVersion())
+		return reply{body: resp}, nil
+	}
+	return nil
+}

@@ -1,0 +1,485 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/record/kafkabatch"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// fakeNode is a Backend in memory: real metadata, logs that keep batches in a
+// slice.
+type fakeNode struct {
+	t    testing.TB
+	self mink.NodeID
+
+	mu struct {
+		sync.Mutex
+		state   *cluster.State
+		epoch   mink.NodeEpoch
+		logs    map[mink.BucketRef]*fakeLog
+		logErr  error // of every Log call
+		writers mink.WriterID
+	}
+	// onLog prepares a new log before anybody sees it.
+	onLog func(*fakeLog)
+}
+
+func newFakeNode(t testing.TB) *fakeNode {
+	n := &fakeNode{t: t, self: 1}
+	n.mu.state = cluster.NewState()
+	n.mu.logs = map[mink.BucketRef]*fakeLog{}
+	n.mu.writers = 1000
+	return n
+}
+
+func (n *fakeNode) apply(epoch mink.NodeEpoch, c *clusterpb.Command) *clusterpb.Result {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, res, err := n.mu.state.Apply(n.mu.state.Index()+1, 1_700_000_000_000, &clusterpb.Batch{
+		Epoch: int64(epoch), FeatureLevel: cluster.FeatureLevel, Commands: []*clusterpb.Command{c},
+	})
+	if err != nil {
+		n.t.Errorf("apply: %v", err)
+		return &clusterpb.Result{Code: clusterpb.Code_INVALID}
+	}
+	n.mu.state = s
+	return res[0]
+}
+
+// register admits a node; the fake itself is node 1.
+func (n *fakeNode) register(id mink.NodeID, address string) {
+	res := n.apply(0, &clusterpb.Command{Kind: &clusterpb.Command_RegisterNode{RegisterNode: &clusterpb.RegisterNode{
+		Node: int32(id), Nonce: uint64(id), KafkaAddress: address, FeatureLevel: cluster.FeatureLevel, Rack: "r1",
+	}}})
+	if res.Code != clusterpb.Code_OK {
+		n.t.Fatalf("register node %d: %v", id, res)
+	}
+	if id == n.self {
+		n.mu.Lock()
+		n.mu.epoch = mink.NodeEpoch(res.Id)
+		n.mu.Unlock()
+	}
+}
+
+func (n *fakeNode) View() *cluster.State {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.state
+}
+
+func (n *fakeNode) Self() mink.NodeID { return n.self }
+
+func (n *fakeNode) nodeEpoch() mink.NodeEpoch {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.epoch
+}
+
+func (n *fakeNode) Log(ref mink.BucketRef) (Log, error) {
+	v := n.View()
+	id, ok := v.StreamOf(ref)
+	if !ok {
+		return nil, fmt.Errorf("bucket %s: %w", ref, mink.ErrNotExist)
+	}
+	st, _ := v.Stream(id)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.logErr != nil {
+		return nil, n.mu.logErr
+	}
+	if st.Owner.Node != n.self {
+		return nil, &mink.NotLeaderError{Bucket: ref, Leader: st.Owner.Node, Epoch: st.Owner.LeaderEpoch}
+	}
+	l, ok := n.mu.logs[ref]
+	if !ok {
+		l = newFakeLog(st.Owner.LeaderEpoch)
+		if n.onLog != nil {
+			n.onLog(l)
+		}
+		n.mu.logs[ref] = l
+	}
+	return l, nil
+}
+
+func (n *fakeNode) failLogs(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.logErr = err
+}
+
+func (n *fakeNode) CreateDatabase(_ context.Context, name string) error {
+	return cluster.ResultError(n.apply(n.nodeEpoch(), &clusterpb.Command{Kind: &clusterpb.Command_CreateDatabase{
+		CreateDatabase: &clusterpb.CreateDatabase{Name: name, IfNotExists: true}}}))
+}
+
+func (n *fakeNode) CreateTable(_ context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error) {
+	id := uuid.New()
+	res := n.apply(n.nodeEpoch(), &clusterpb.Command{Kind: &clusterpb.Command_CreateTable{
+		CreateTable: &clusterpb.CreateTable{Descriptor_: d.Encode(), Uuid: id[:], IfNotExists: ifNotExists}}})
+	if err := cluster.ResultError(res); err != nil {
+		return nil, err
+	}
+	t, ok := n.View().Table(mink.TableID(res.Id))
+	if !ok {
+		return nil, mink.ErrNotExist
+	}
+	return t, nil
+}
+
+func (n *fakeNode) DropTable(_ context.Context, id mink.TableID) error {
+	return cluster.ResultError(n.apply(n.nodeEpoch(), &clusterpb.Command{Kind: &clusterpb.Command_DropTable{
+		DropTable: &clusterpb.DropTable{Table: int64(id)}}}))
+}
+
+func (n *fakeNode) AllocateWriter(context.Context) (mink.WriterID, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.writers++
+	return n.mu.writers, nil
+}
+
+// topic creates a topic and answers its bucket logs.
+func (n *fakeNode) topic(name string, partitions int32) []*fakeLog {
+	n.t.Helper()
+	d, err := schema.KafkaTopic("kafka", name, partitions, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.CreateDatabase(context.Background(), "kafka"); err != nil {
+		n.t.Fatal(err)
+	}
+	t, err := n.CreateTable(context.Background(), d, false)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var logs []*fakeLog
+	for p := range n.View().Partitions(t.ID) {
+		for i := range p.Streams {
+			l, err := n.Log(mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)})
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			logs = append(logs, l.(*fakeLog))
+		}
+	}
+	return logs
+}
+
+// fakeLog keeps batches in a slice. Durability can be held back, reads can be
+// made cold and slow.
+type fakeLog struct {
+	epoch mink.LeaderEpoch
+	opts  kafkabatch.Options
+
+	mu struct {
+		sync.Mutex
+		batches []record.Batch
+		start   mink.Offset
+		end     mink.Offset
+		hwm     mink.Offset
+		held    []*fakePending // in order; appends complete at once unless hold
+		hold    bool
+		refuse  error // of appends
+		closed  bool
+		changed chan struct{}
+		writers map[mink.WriterID][]window
+		epochs  map[mink.WriterID]int16
+		cold    bool
+		delay   time.Duration // of a read that is not Cached
+		coldErr error
+		reads   int // that were not Cached
+	}
+}
+
+type window struct {
+	first, last int32
+	pending     *fakePending
+}
+
+func newFakeLog(epoch mink.LeaderEpoch) *fakeLog {
+	l := &fakeLog{epoch: epoch, opts: kafkabatch.Options{MaxBytes: 1048588}}
+	l.mu.changed = make(chan struct{})
+	l.mu.writers = map[mink.WriterID][]window{}
+	l.mu.epochs = map[mink.WriterID]int16{}
+	return l
+}
+
+type fakePending struct {
+	done chan struct{}
+	res  tablet.AppendResult
+	err  error
+}
+
+func (p *fakePending) Done() <-chan struct{} { return p.done }
+func (p *fakePending) Result() (tablet.AppendResult, error) {
+	return p.res, p.err
+}
+
+func (l *fakeLog) AppendKafka(batch []byte, a tablet.KafkaAppend) (Pending, error) {
+	o := l.opts
+	o.AllowZstd = a.AllowZstd
+	h, err := kafkabatch.Header(batch, &o, nil)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return nil, mink.ErrClosed
+	}
+	if l.mu.refuse != nil {
+		// As a tablet may: the batch was patched before the engine refused it.
+		binary.BigEndian.PutUint64(batch, 7)
+		return nil, l.mu.refuse
+	}
+	if p, err := l.window(&h); p != nil || err != nil {
+		return p, err
+	}
+	body := append([]byte(nil), batch...)
+	hdr := make([]byte, record.HeaderSize)
+	record.PutHeader(hdr, &h, len(body))
+	record.Seal(hdr, record.KafkaBodySum(body))
+	record.SetServerFields(hdr, body, l.mu.end, 1_700_000_000_000, l.epoch)
+	b, err := record.ParseBatch(append(hdr, body...))
+	if err != nil {
+		return nil, err
+	}
+	p := &fakePending{done: make(chan struct{}), res: tablet.AppendResult{First: b.BaseOffset(), Last: b.LastOffset(), CommitTimestamp: b.CommitTimestamp(), LogStart: l.mu.start}}
+	l.mu.batches = append(l.mu.batches, b)
+	l.mu.end = b.NextOffset()
+	l.mu.held = append(l.mu.held, p)
+	if h.WriterID != mink.NoWriter {
+		w := append(l.mu.writers[h.WriterID], window{h.Sequence, h.LastSequence, p})
+		l.mu.writers[h.WriterID] = w[max(0, len(w)-5):]
+		l.mu.epochs[h.WriterID] = h.WriterEpoch
+	}
+	if !l.mu.hold {
+		l.releaseLocked(nil)
+	}
+	return p, nil
+}
+
+// window is the idempotent writer's check: a pending for a duplicate.
+func (l *fakeLog) window(h *record.Header) (Pending, error) {
+	w := l.mu.writers[h.WriterID]
+	if h.WriterID == mink.NoWriter {
+		return nil, nil
+	}
+	if len(w) == 0 {
+		if h.Sequence != 0 {
+			return nil, mink.ErrOutOfOrder
+		}
+		return nil, nil
+	}
+	if h.WriterEpoch < l.mu.epochs[h.WriterID] {
+		return nil, &tablet.WriterFencedError{}
+	}
+	for _, k := range w {
+		if k.first == h.Sequence && k.last == h.LastSequence {
+			return &dupPending{k.pending}, nil
+		}
+	}
+	if h.Sequence != w[len(w)-1].last+1 {
+		return nil, mink.ErrOutOfOrder
+	}
+	return nil, nil
+}
+
+type dupPending struct{ of *fakePending }
+
+func (p *dupPending) Done() <-chan struct{} { return p.of.done }
+func (p *dupPending) Result() (tablet.AppendResult, error) {
+	r, err := p.of.Result()
+	r.Duplicate = true
+	return r, err
+}
+
+// release makes everything durable, or fails it.
+func (l *fakeLog) release(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.releaseLocked(err)
+}
+
+func (l *fakeLog) releaseLocked(err error) {
+	for _, p := range l.mu.held {
+		p.err = err
+		close(p.done)
+	}
+	l.mu.held = nil
+	l.mu.hwm = l.mu.end
+	l.wakeLocked()
+}
+
+func (l *fakeLog) wakeLocked() {
+	close(l.mu.changed)
+	l.mu.changed = make(chan struct{})
+}
+
+func (l *fakeLog) set(f func(l *fakeLog)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(l)
+}
+
+func (l *fakeLog) close() {
+	l.set(func(l *fakeLog) { l.mu.closed = true; l.wakeLocked() })
+}
+
+func (l *fakeLog) held() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.mu.held)
+}
+
+func (l *fakeLog) coldReads() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.reads
+}
+
+// trim drops batches that end at or below to.
+func (l *fakeLog) trim(to mink.Offset) {
+	l.set(func(l *fakeLog) {
+		l.mu.start = to
+		for len(l.mu.batches) > 0 && l.mu.batches[0].NextOffset() <= to {
+			l.mu.batches = l.mu.batches[1:]
+		}
+	})
+}
+
+func (l *fakeLog) Read(ctx context.Context, r tablet.ReadRequest) (tablet.ReadResult, error) {
+	l.mu.Lock()
+	cold, delay, coldErr := l.mu.cold, l.mu.delay, l.mu.coldErr
+	if !r.Cached {
+		l.mu.reads++
+	}
+	l.mu.Unlock()
+	if !r.Cached {
+		if delay > 0 && !wait(ctx, delay) {
+			return tablet.ReadResult{}, ctx.Err()
+		}
+		if coldErr != nil {
+			return tablet.ReadResult{}, coldErr
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return tablet.ReadResult{}, mink.ErrClosed
+	}
+	if r.From < l.mu.start || r.From > l.mu.hwm {
+		return tablet.ReadResult{}, &mink.OutOfRangeError{Asked: r.From, Start: l.mu.start, End: l.mu.hwm}
+	}
+	res := tablet.ReadResult{Next: r.From, LogStart: l.mu.start, HighWatermark: l.mu.hwm}
+	size := 0
+	for _, b := range l.mu.batches {
+		if b.NextOffset() <= r.From || b.NextOffset() > l.mu.hwm {
+			continue
+		}
+		if cold && r.Cached {
+			return tablet.ReadResult{}, mink.ErrNotCached
+		}
+		if len(res.Batches) > 0 && size+len(b) > r.MaxBytes {
+			break
+		}
+		res.Batches = append(res.Batches, b)
+		size += len(b)
+		res.Next = b.NextOffset()
+	}
+	if len(res.Batches) == 0 && l.mu.hwm > r.From {
+		res.Next = l.mu.hwm // a gap at the end
+	}
+	return res, nil
+}
+
+func (l *fakeLog) KafkaBatch(b record.Batch) ([]byte, error) { return b.Kafka(), nil }
+
+func (l *fakeLog) LogStart() mink.Offset {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.start
+}
+
+func (l *fakeLog) HighWatermark() mink.Offset {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.hwm
+}
+
+func (l *fakeLog) LeaderEpoch() mink.LeaderEpoch { return l.epoch }
+
+func (l *fakeLog) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.changed
+}
+
+func (l *fakeLog) OffsetForTimestamp(_ context.Context, ms int64, _ tablet.TimestampKind) (tablet.TimestampResult, bool, error) {
+	return l.find(func(rec kafkabatch.Record, best int64) (bool, bool) { return rec.Timestamp >= ms, true })
+}
+
+func (l *fakeLog) MaxTimestamp(context.Context) (tablet.TimestampResult, bool, error) {
+	return l.find(func(rec kafkabatch.Record, best int64) (bool, bool) { return rec.Timestamp > best, false })
+}
+
+func (l *fakeLog) find(match func(kafkabatch.Record, int64) (yes, stop bool)) (tablet.TimestampResult, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	res, ok := tablet.TimestampResult{Timestamp: -1}, false
+	d := kafkabatch.NewDecoder(kafkabatch.DefaultLimits())
+	for _, b := range l.mu.batches {
+		v, err := kafkabatch.Parse(b.Kafka())
+		if err != nil {
+			return res, false, err
+		}
+		recs, err := d.Records(v)
+		if err != nil {
+			return res, false, err
+		}
+		r := kafkabatch.NewReader(v, recs)
+		for rec := (kafkabatch.Record{}); r.Next(&rec); {
+			if yes, stop := match(rec, res.Timestamp); yes {
+				res = tablet.TimestampResult{Offset: b.BaseOffset() + mink.Offset(rec.Delta), Timestamp: rec.Timestamp, LeaderEpoch: b.LeaderEpoch()}
+				ok = true
+				if stop {
+					return res, true, nil
+				}
+			}
+		}
+	}
+	return res, ok, nil
+}
+
+func (l *fakeLog) EpochEnd(epoch mink.LeaderEpoch) (mink.LeaderEpoch, mink.Offset) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if epoch != l.epoch {
+		return -1, -1
+	}
+	return l.epoch, l.mu.end
+}
+
+func (l *fakeLog) EpochAt(at mink.Offset) mink.LeaderEpoch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.mu.batches {
+		if b.BaseOffset() <= at && at < b.NextOffset() {
+			return b.LeaderEpoch()
+		}
+	}
+	return -1
+}

@@ -1,0 +1,158 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// The timestamps of ListOffsets that are questions, with the version that
+// brought each.
+const (
+	askLatest       int64 = -1
+	askEarliest     int64 = -2
+	askMaxTimestamp int64 = -3 // v7
+	askLocalStart   int64 = -4 // v8: what is not tiered away; all of it is here
+	askTiered       int64 = -5 // v9: the last tiered offset; nothing is tiered
+)
+
+// lookupsAtOnce is how many partitions of one request are looked up side by
+// side: by timestamp each may read from the store.
+const lookupsAtOnce = 16
+
+func (b *broker) listOffsets(ctx context.Context, r *kmsg.ListOffsetsRequest) (*kmsg.ListOffsetsResponse, error) {
+	tctx, cancel := b.timeout(ctx, r.TimeoutMillis)
+	defer cancel()
+	resp := kmsg.NewPtrListOffsetsResponse()
+	resp.Topics = make([]kmsg.ListOffsetsResponseTopic, len(r.Topics))
+	v := b.backend.View()
+	var group errgroup.Group
+	group.SetLimit(lookupsAtOnce)
+	for i := range r.Topics {
+		in, out := &r.Topics[i], &resp.Topics[i]
+		*out = kmsg.NewListOffsetsResponseTopic()
+		out.Topic = in.Topic
+		out.Partitions = make([]kmsg.ListOffsetsResponseTopicPartition, len(in.Partitions))
+		t := b.topicByName(v, in.Topic)
+		for j := range in.Partitions {
+			ask, p := &in.Partitions[j], &out.Partitions[j]
+			*p = kmsg.NewListOffsetsResponseTopicPartition()
+			p.Partition = ask.Partition
+			p.Timestamp, p.Offset, p.LeaderEpoch = -1, -1, -1
+			if ask.Timestamp >= 0 || ask.Timestamp == askMaxTimestamp {
+				group.Go(func() error { b.listOne(tctx, r.Version, t, ask, p); return nil })
+			} else {
+				b.listOne(tctx, r.Version, t, ask, p)
+			}
+		}
+	}
+	_ = group.Wait() // no member fails
+	return resp, ctx.Err()
+}
+
+func (b *broker) listOne(ctx context.Context, version int16, t *topic, ask *kmsg.ListOffsetsRequestTopicPartition, p *kmsg.ListOffsetsResponseTopicPartition) {
+	fail := func(c code) { p.ErrorCode = b.fail("ListOffsets", c) }
+	log, _, c := b.openFor(t, ask.Partition, ask.CurrentLeaderEpoch)
+	if c != codeNone {
+		fail(c)
+		return
+	}
+	var found tablet.TimestampResult
+	var ok bool
+	var err error
+	switch at := ask.Timestamp; {
+	case at == askLatest:
+		// Read after the epoch's owner is known: never below what was served.
+		p.Offset, p.LeaderEpoch = int64(log.HighWatermark()), int32(log.LeaderEpoch())
+		return
+	case at == askEarliest, at == askLocalStart && version >= 8:
+		start := log.LogStart()
+		p.Offset, p.LeaderEpoch = int64(start), -1
+		if start < log.HighWatermark() {
+			p.LeaderEpoch = int32(log.EpochAt(start))
+		}
+		return
+	case at == askTiered && version >= 9:
+		return
+	case at == askMaxTimestamp && version >= 7:
+		found, ok, err = log.MaxTimestamp(ctx)
+	case at >= 0:
+		found, ok, err = log.OffsetForTimestamp(ctx, at, tablet.ByRecord)
+	default:
+		fail(codeUnsupportedVersion)
+		return
+	}
+	if err != nil {
+		if bucketCode(err) == codeUnknownServerError || errors.Is(err, mink.ErrCorrupt) {
+			b.log.Error("look up an offset by timestamp", "topic", t.name, "partition", ask.Partition, "timestamp", ask.Timestamp, "error", err)
+		}
+		fail(lookupCode(err))
+		return
+	}
+	if ok {
+		p.Offset, p.Timestamp, p.LeaderEpoch = int64(found.Offset), found.Timestamp, int32(found.LeaderEpoch)
+	}
+}
+
+// lookupCode is bucketCode for a read that waits: a store that is down is a
+// timeout, not another leader.
+func lookupCode(err error) code {
+	if errors.Is(err, mink.ErrUnavailable) || errors.Is(err, mink.ErrThrottled) {
+		return codeRequestTimedOut
+	}
+	return bucketCode(err)
+}
+
+// openFor finds a partition's log and checks the epoch that the client knows.
+func (b *broker) openFor(t *topic, partition, epoch int32) (Log, mink.BucketRef, code) {
+	if t == nil {
+		return nil, mink.BucketRef{}, codeUnknownTopicOrPartition
+	}
+	bucket, ok := t.bucket(partition)
+	if !ok {
+		return nil, bucket, codeUnknownTopicOrPartition
+	}
+	log, err := b.backend.Log(bucket)
+	if err != nil {
+		return nil, bucket, bucketCode(err)
+	}
+	return log, bucket, checkEpoch(epoch, log.LeaderEpoch())
+}
+
+// epochEnds is OffsetForLeaderEpoch: where an epoch that a consumer has read in
+// ended, so that it notices a log that was cut below its position.
+func (b *broker) epochEnds(_ context.Context, r *kmsg.OffsetForLeaderEpochRequest) (*kmsg.OffsetForLeaderEpochResponse, error) {
+	resp := kmsg.NewPtrOffsetForLeaderEpochResponse()
+	resp.Topics = make([]kmsg.OffsetForLeaderEpochResponseTopic, len(r.Topics))
+	v := b.backend.View()
+	for i := range r.Topics {
+		in, out := &r.Topics[i], &resp.Topics[i]
+		*out = kmsg.NewOffsetForLeaderEpochResponseTopic()
+		out.Topic = in.Topic
+		out.Partitions = make([]kmsg.OffsetForLeaderEpochResponseTopicPartition, len(in.Partitions))
+		t := b.topicByName(v, in.Topic)
+		for j := range in.Partitions {
+			out.Partitions[j] = b.epochEnd(v, t, &in.Partitions[j])
+		}
+	}
+	return resp, nil
+}
+
+func (b *broker) epochEnd(_ *cluster.State, t *topic, ask *kmsg.OffsetForLeaderEpochRequestTopicPartition) kmsg.OffsetForLeaderEpochResponseTopicPartition {
+	p := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+	p.Partition, p.LeaderEpoch, p.EndOffset = ask.Partition, -1, -1
+	log, _, c := b.openFor(t, ask.Partition, ask.CurrentLeaderEpoch)
+	if c != codeNone {
+		p.ErrorCode = b.fail("OffsetForLeaderEpoch", c)
+		return p
+	}
+	epoch, end := log.EpochEnd(mink.LeaderEpoch(ask.LeaderEpoch))
+	p.LeaderEpoch, p.EndOffset = int32(epoch), int64(end)
+	return p
+}

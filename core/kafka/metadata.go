@@ -1,0 +1,174 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// mayCreate reports whether answering r could create a topic.
+func (b *broker) mayCreate(r *kmsg.MetadataRequest) bool {
+	if !b.cfg.AutoCreateTopics || r.Version >= 4 && !r.AllowAutoTopicCreation {
+		return false
+	}
+	v := b.backend.View()
+	for i := range r.Topics {
+		if n := r.Topics[i].Topic; n != nil && b.topicByName(v, *n) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *broker) metadata(ctx context.Context, r *kmsg.MetadataRequest) (*kmsg.MetadataResponse, error) {
+	resp := kmsg.NewPtrMetadataResponse()
+	all := r.Topics == nil || r.Version == 0 && len(r.Topics) == 0
+	if !all && b.mayCreate(r) {
+		if err := b.autoCreate(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	v := b.backend.View()
+	live := endpoints(v)
+	for _, e := range live {
+		n := kmsg.NewMetadataResponseBroker()
+		n.NodeID, n.Host, n.Port, n.Rack = int32(e.id), e.host, e.port, e.rack
+		resp.Brokers = append(resp.Brokers, n)
+	}
+	resp.ClusterID = &b.cfg.ClusterID
+	resp.ControllerID = int32(b.controller(v, live))
+	if all {
+		for t := range b.allTopics(v) {
+			resp.Topics = append(resp.Topics, describe(v, t, live))
+		}
+		return resp, nil
+	}
+	resp.Topics = make([]kmsg.MetadataResponseTopic, 0, len(r.Topics))
+	for i := range r.Topics {
+		resp.Topics = append(resp.Topics, b.describeNamed(v, &r.Topics[i], live))
+	}
+	return resp, nil
+}
+
+// controller is a live node: every node can create topics, the coordinator is
+// named so that admin clients agree.
+func (b *broker) controller(v *cluster.State, live []endpoint) mink.NodeID {
+	for _, e := range live {
+		if e.id == v.Lease().Node {
+			return e.id
+		}
+	}
+	return b.backend.Self()
+}
+
+func (b *broker) describeNamed(v *cluster.State, want *kmsg.MetadataRequestTopic, live []endpoint) kmsg.MetadataResponseTopic {
+	missing := kmsg.NewMetadataResponseTopic()
+	if want.Topic == nil {
+		if t := b.topicByID(v, want.TopicID); t != nil {
+			return describe(v, t, live)
+		}
+		missing.TopicID = want.TopicID
+		missing.ErrorCode = b.fail("Metadata", codeUnknownTopicID)
+		return missing
+	}
+	if t := b.topicByName(v, *want.Topic); t != nil {
+		return describe(v, t, live)
+	}
+	c := codeUnknownTopicOrPartition
+	if err := checkTopicName(*want.Topic); err != nil {
+		c = err.code
+	}
+	missing.Topic = want.Topic
+	missing.ErrorCode = b.fail("Metadata", c)
+	return missing
+}
+
+// describe reports the leader as the only replica: durability is the object
+// store's, whatever replication factor the topic was created with.
+func describe(v *cluster.State, t *topic, live []endpoint) kmsg.MetadataResponseTopic {
+	out := kmsg.NewMetadataResponseTopic()
+	out.Topic, out.TopicID = &t.name, t.table.UUID
+	out.Partitions = make([]kmsg.MetadataResponseTopicPartition, len(t.streams))
+	ids := make([]int32, len(t.streams)) // each partition's slice of one
+	for i, id := range t.streams {
+		st, _ := v.Stream(id)
+		leader, epoch := leaderOf(st, live)
+		p := kmsg.NewMetadataResponseTopicPartition()
+		p.Partition, p.Leader, p.LeaderEpoch = int32(i), int32(leader), int32(epoch)
+		if leader < 0 {
+			p.ErrorCode = int16(codeLeaderNotAvailable)
+		} else {
+			ids[i] = int32(leader)
+			p.Replicas = ids[i : i+1 : i+1]
+			p.ISR = p.Replicas
+		}
+		out.Partitions[i] = p
+	}
+	return out
+}
+
+// autoCreate creates the named topics that are missing. A topic that cannot be
+// created is answered like any missing one; why goes to the log.
+func (b *broker) autoCreate(ctx context.Context, r *kmsg.MetadataRequest) error {
+	tctx, cancel := context.WithTimeout(ctx, b.cfg.QueryTimeout)
+	defer cancel()
+	v := b.backend.View()
+	for i := range r.Topics {
+		name := r.Topics[i].Topic
+		if name == nil || b.topicByName(v, *name) != nil {
+			continue
+		}
+		d, err := b.plannedTopic(*name, b.cfg.DefaultPartitions, nil)
+		if err == nil {
+			_, err = b.createTopic(tctx, d)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil && err.code != codeTopicExists { // another client was first
+			b.log.Warn("a topic that a client asked for was not created", "topic", *name, "error", err.why)
+		}
+		v = b.backend.View()
+	}
+	return nil
+}
+
+// waitReady waits until the buckets that this node leads can be used, so that
+// the first Produce after the answer succeeds. Giving up is harmless: clients
+// retry.
+func (b *broker) waitReady(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.ReadyWait)
+	defer cancel()
+	for pause := time.Millisecond; !b.ready(name); pause = min(2*pause, 50*time.Millisecond) {
+		if !wait(ctx, pause) {
+			return
+		}
+	}
+}
+
+func (b *broker) ready(name string) bool {
+	v := b.backend.View()
+	t := b.topicByName(v, name)
+	if t == nil {
+		return false
+	}
+	for i, id := range t.streams {
+		st, ok := v.Stream(id)
+		if !ok || st.Owner.Node == 0 {
+			return false
+		}
+		if st.Owner.Node != b.backend.Self() {
+			continue
+		}
+		ref, _ := t.bucket(int32(i))
+		if _, err := b.backend.Log(ref); errors.Is(err, mink.ErrUnavailable) {
+			return false
+		}
+	}
+	return true
+}
