@@ -43,13 +43,13 @@ func (l *ledger) submit() uint64 {
 // land records that slot's bulk is in the store and returns up to where slots
 // are acknowledged now.
 func (l *ledger) land(slot uint64) (acked uint64) {
+	if l.ackInAnyOrder {
+		l.acked = max(l.acked, slot+1)
+		return l.acked
+	}
 	invariant.Check(slot >= l.acked && slot < l.next, "wal: slot %d landed, outstanding are [%d, %d)", slot, l.acked, l.next)
 	l.landed[slot%l.window] = true
 	if l.err != nil {
-		return l.acked
-	}
-	if l.ackInAnyOrder {
-		l.acked = slot + 1
 		return l.acked
 	}
 	for l.acked < l.next && l.landed[l.acked%l.window] {

@@ -180,7 +180,7 @@ func (d *driver) ask(ctx context.Context, r *recovery, o op) error {
 // permanent store errors are not retried.
 func permanent(err error) bool {
 	return errors.Is(err, objstore.ErrInvalid) || errors.Is(err, objstore.ErrUnimplemented) ||
-		errors.Is(err, objstore.ErrReadOnly) || errors.Is(err, objstore.ErrNotExist) || errors.Is(err, objstore.ErrAlreadyExists)
+		errors.Is(err, objstore.ErrReadOnly) || errors.Is(err, objstore.ErrCorrupt) || errors.Is(err, objstore.ErrNotExist) || errors.Is(err, objstore.ErrAlreadyExists)
 }
 
 // retry repeats f until it succeeds, fails for good, or ctx ends.
@@ -191,7 +191,7 @@ func retry[T any](ctx context.Context, d *driver, f func(context.Context) (T, er
 		if err == nil || permanent(err) {
 			return v, err
 		}
-		d.cfg.Logger.Debug("write-ahead log recovery retries", "wal", d.cfg.WAL.String(), "error", err)
+		d.cfg.Logger.Warn("write-ahead log recovery retries", "wal", d.cfg.WAL.String(), "error", err)
 		if !sleep(ctx, p.after(err)) {
 			return v, fmt.Errorf("%w, last error: %w", context.Cause(ctx), err)
 		}

@@ -111,13 +111,26 @@ func (r *recovery) next() op {
 	}
 	r.advance()
 	c := r.slots[r.run]
-	if err := r.damage(); err != nil {
-		return r.certainly(op{kind: opFail, err: err})
+	switch slot, why := r.damage(); {
+	case why == "":
+	case slot == r.run && c == nil:
+		// A listing takes its time: the slot may have been filled, and those after it,
+		// since its page was read. Only a look now tells.
+		r.suspect()
+		return r.next()
+	default:
+		return r.certainly(op{kind: opFail, err: r.corrupt(slot, why)})
 	}
 	if c != nil || r.noTombstones {
 		return op{kind: opDone}
 	}
 	return r.certainly(op{kind: opTombstone, slots: []uint64{r.target()}})
+}
+
+// suspect makes the free slot where the run ends the next to be read.
+func (r *recovery) suspect() {
+	r.slots[r.run] = &content{size: -1}
+	r.unread = append(r.unread, r.run)
 }
 
 // certainly puts the question whether the recovery is still needed before o.
@@ -128,11 +141,12 @@ func (r *recovery) certainly(o op) op {
 	return o
 }
 
-// advance moves run over bulks, and over what is accepted as lost.
+// advance moves run over bulks, and over slots that are accepted as lost. A free
+// one of those gets a tombstone first: its writer might still fill it.
 func (r *recovery) advance() {
 	for {
 		c := r.slots[r.run]
-		if (c == nil || c.kind != slotBulk) && !r.accept[r.run] {
+		if c == nil || c.kind != slotBulk && !r.accept[r.run] {
 			return
 		}
 		r.run++
@@ -156,25 +170,23 @@ func (r *recovery) target() uint64 {
 	}
 }
 
-// damage is the lowest slot at or after the run's end that must not be as it is.
-func (r *recovery) damage() error {
-	lowest, why := ^uint64(0), ""
+// damage is the lowest slot at or after the run's end that is not as it must be,
+// and why; "" when all is well.
+func (r *recovery) damage() (slot uint64, why string) {
+	slot = ^uint64(0)
 	for s, c := range r.slots {
 		switch {
-		case s < r.run || s > lowest:
+		case s < r.run || s > slot:
 		case c.kind == slotCorrupt && !r.accept[s]:
-			lowest, why = s, c.why
-		case c.kind == slotGone && !r.accept[s]:
-			lowest, why = s, "it was listed, and is not there any more"
-		case c.kind == slotBulk && s-r.run >= c.window && lowest > r.run:
-			// Its writer had seen slot run in the store.
-			lowest, why = r.run, fmt.Sprintf("its bulk is missing: slot %d was written, with a window of %d", s, c.window)
+			slot, why = s, c.why
+		case c.kind == slotGone:
+			slot, why = s, "its bulk was there, and is not any more"
+		case c.kind == slotBulk && s-r.run >= c.window && slot > r.run && !r.accept[r.run]:
+			// Whoever wrote s had seen slot run in the store.
+			slot, why = r.run, fmt.Sprintf("its bulk is missing: slot %d was written, with a window of %d", s, c.window)
 		}
 	}
-	if why == "" {
-		return nil
-	}
-	return r.corrupt(lowest, why)
+	return slot, why
 }
 
 func (r *recovery) corrupt(slot uint64, why string) error {
@@ -196,7 +208,12 @@ func (r *recovery) listedPage(p page) {
 // read takes what the slots of an opRead hold, in the same order.
 func (r *recovery) read(contents []content) {
 	for k, c := range contents {
-		*r.slots[r.unread[k]] = c
+		s := r.unread[k]
+		if c.kind == slotGone && r.accept[s] {
+			delete(r.slots, s) // free again
+			continue
+		}
+		*r.slots[s] = c
 	}
 	r.unread = r.unread[len(contents):]
 	r.checked = false
