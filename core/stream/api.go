@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 
+	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -43,19 +44,9 @@ type Meta interface {
 }
 
 // Frame is one append: an opaque record batch that takes Span offsets from
-// Start. Bytes is immutable and stays valid as long as it is referenced.
-type Frame struct {
-	Start           mink.Offset
-	Span            uint64 // offsets taken, >= 1; may exceed Count (sparse after compaction)
-	Count           uint32 // records
-	LeaderEpoch     mink.LeaderEpoch
-	MaxTimestamp    int64 // largest record timestamp, ms
-	CommitTimestamp int64 // when appended, ms; never falls within a stream
-	Bytes           []byte
-}
-
-// End is the offset after the frame's last.
-func (f Frame) End() mink.Offset { return f.Start + mink.Offset(f.Span) }
+// Start. Its bytes are immutable and stay valid as long as they are referenced;
+// a reference keeps up to 1 MiB of neighbours alive.
+type Frame = object.Frame
 
 // AppendRequest is one frame to append. Parts are copied before Append returns.
 type AppendRequest struct {

@@ -1,0 +1,208 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/mink-project/mink/core/internal/invariant"
+	"github.com/mink-project/mink/core/stream/object"
+	"github.com/mink-project/mink/core/stream/plan"
+)
+
+// earlyBytes is worth a PUT of its own when none is in flight.
+const earlyBytes = 64 << 10
+
+// scratchMax bounds the entries that are kept for the next bulk.
+const scratchMax = 256 << 10
+
+// runCommitter is the only goroutine that seals bulks and submits them, so the
+// order of bulks is the order of slots; the WAL calls back in slot order, so it
+// is the order of the cache and of acknowledgements too.
+//
+// When is the open bulk sealed?
+//
+//	it holds WALBatchBytes                                    now
+//	nothing is in flight and it holds 64 KiB                  now
+//	otherwise    max(first append + WALIdleWait, last seal + WALBatchInterval)
+//
+// A lone write therefore waits WALIdleWait; under load the interval rules, and
+// an empty bulk arms no timer at all.
+func (e *Engine) runCommitter(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	var lastSeal time.Time
+	for {
+		wait, any := e.sealDue(lastSeal)
+		if any && wait <= 0 {
+			// The bulk goes on filling while the window has no room.
+			slot, err := e.wal.Next(ctx)
+			if err == nil {
+				lastSeal = time.Now()
+				err = e.sealAndSubmit(ctx, slot)
+			}
+			if err != nil {
+				if ctx.Err() == nil {
+					e.fail(err)
+				}
+				return
+			}
+			continue
+		}
+		if any {
+			timer.Reset(wait)
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-e.committerWake:
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sealDue answers how long the open bulk still waits; any is false when it is
+// empty.
+func (e *Engine) sealDue(lastSeal time.Time) (wait time.Duration, any bool) {
+	e.queue.Lock()
+	idle := e.queue.inflight == 0
+	e.queue.Unlock()
+	now := time.Now()
+	e.app.Lock()
+	defer e.app.Unlock()
+	b := e.app.open
+	if len(b.entries) == 0 || e.app.failed != nil {
+		e.app.openedAt = time.Time{}
+		return 0, false
+	}
+	if e.app.openedAt.IsZero() { // the first append does not read the clock; its wake-up does
+		e.app.openedAt = now
+	}
+	if b.payload >= e.cfg.WALBatchBytes || idle && b.payload >= earlyBytes || e.app.draining {
+		return 0, true
+	}
+	due := e.app.openedAt.Add(e.cfg.WALIdleWait)
+	if next := lastSeal.Add(e.cfg.WALBatchInterval); next.After(due) {
+		due = next
+	}
+	return due.Sub(now), true
+}
+
+// sealAndSubmit turns the open bulk into the slot, which has room.
+func (e *Engine) sealAndSubmit(ctx context.Context, slot uint64) error {
+	e.app.Lock()
+	if e.app.failed != nil {
+		e.app.Unlock()
+		return e.app.failed
+	}
+	b := e.app.open
+	scratch := e.app.scratch
+	e.app.scratch = nil
+	e.app.open = newBulk(scratch)
+	e.app.openedAt = time.Time{}
+	e.app.pinned += b.mem
+	e.app.Unlock()
+
+	used := b.seal()
+	if cap(used) <= scratchMax {
+		e.app.Lock()
+		e.app.scratch = used
+		e.app.Unlock()
+	}
+	e.queue.Lock()
+	e.queue.inflight++
+	e.queue.cached += b.mem
+	e.queue.Unlock()
+	e.evict()
+
+	chunks, sum, err := b.build(e.header(plan.KindWAL, slot))
+	if err == nil {
+		_, err = e.wal.Submit(ctx, chunks, sum.CRC, func(slot uint64, err error) { e.committed(b, sum, err) })
+	}
+	if err != nil {
+		e.settle(b, fmt.Errorf("submit slot %d: %w", slot, err))
+	}
+	return err
+}
+
+// header is that of a new object of this incarnation.
+func (e *Engine) header(kind plan.ObjectKind, seq uint64) object.Header {
+	h := object.Header{Kind: kind, WAL: e.deps.WAL, Seq: seq, Nonce: rand.Uint64(), CreatedMs: time.Now().UnixMilli()}
+	if kind == plan.KindWAL {
+		h.Window = e.wal.Window()
+	}
+	return h
+}
+
+// settle fails the engine, then the bulk: who sees the ticket's error finds the
+// engine failed.
+func (e *Engine) settle(b *bulk, err error) {
+	e.fail(err)
+	b.ticket.err = e.failure()
+	close(b.ticket.done)
+}
+
+// committed is called in slot order by the WAL's one goroutine. The bulk is
+// durable, and everything before it: first into the cache and visible, then
+// acknowledged.
+func (e *Engine) committed(b *bulk, sum object.Summary, err error) {
+	if err != nil {
+		e.settle(b, fmt.Errorf("write-ahead log: %w", err))
+		return
+	}
+	seq := sum.Header.Seq
+	b.seq, b.object = seq, sum.Object(0)
+	for i := range b.runs {
+		b.runs[i].stream.publish(segment{bulk: b, run: i})
+	}
+	e.queue.Lock()
+	if n := len(e.queue.acked); n > 0 {
+		invariant.Check(e.queue.acked[n-1].seq < seq, "slot %d acknowledged after %d", seq, e.queue.acked[n-1].seq)
+	}
+	e.queue.acked = append(e.queue.acked, b)
+	e.queue.inflight--
+	idle := e.queue.inflight == 0
+	e.queue.Unlock()
+	e.stats.bulks.Add(1)
+	e.stats.bulkBytes.Add(sum.Size)
+	close(b.ticket.done)
+	e.ackedWake.signal()
+	if idle {
+		e.committerWake.signal() // 64 KiB may wait
+	}
+	if e.pressed() {
+		e.uploadWake.signal()
+	}
+}
+
+// pressed reports that uploads should not wait for their interval.
+func (e *Engine) pressed() bool {
+	e.app.Lock()
+	defer e.app.Unlock()
+	return e.app.pinned >= min(e.cfg.burstAt(), e.cfg.UploadBytes)
+}
+
+// evict drops uploaded bulks, oldest first, while the cache is over its limit.
+func (e *Engine) evict() {
+	for {
+		var b *bulk
+		e.queue.Lock()
+		if len(e.queue.evictable) > 0 && e.queue.cached > e.cfg.LogCacheBytes-e.cfg.LogCacheBytes/8 {
+			b = e.queue.evictable[0]
+			e.queue.evictable[0] = nil
+			e.queue.evictable = e.queue.evictable[1:]
+			e.queue.cached -= b.mem
+		}
+		e.queue.Unlock()
+		if b == nil {
+			return
+		}
+		for i := range b.runs {
+			b.runs[i].stream.evict(b)
+		}
+	}
+}

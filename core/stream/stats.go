@@ -1,0 +1,71 @@
+package stream
+
+import (
+	"sync/atomic"
+
+	"github.com/mink-project/mink/core/stream/cache"
+)
+
+// Stats is a snapshot of an engine's counters and gauges.
+type Stats struct {
+	Loops []LoopStats `json:"loops"`
+
+	Streams         int    `json:"streams"`
+	LogCacheBytes   int64  `json:"log_cache_bytes"` // accounted, open bulk included
+	PinnedBytes     int64  `json:"pinned_bytes"`    // of these: not uploaded yet
+	InFlight        int    `json:"in_flight"`       // WAL slots submitted, not acknowledged
+	Bulks           int64  `json:"bulks"`           // WAL objects acknowledged
+	BulkBytes       int64  `json:"bulk_bytes"`      // their size
+	Puts            int64  `json:"puts"`            // stream objects written
+	PutBytes        int64  `json:"put_bytes"`       // their size
+	Gets            int64  `json:"gets"`            // ranged reads
+	GetBytes        int64  `json:"get_bytes"`       //
+	Compactions     int64  `json:"compactions"`     // merges committed
+	ObjectsDeleted  int64  `json:"objects_deleted"` // destroyed objects
+	SlotsDeleted    int64  `json:"slots_deleted"`   // WAL slots
+	OrphansDeleted  int64  `json:"orphans_deleted"` // by the sweep
+	TrimsHeld       int    `json:"trims_held"`      // streams whose trim waits for a checkpoint
+	WALTrim         uint64 `json:"wal_trim"`        // committed
+	Blocks, Indexes cache.Stats
+}
+
+type counters struct {
+	bulks, bulkBytes, puts, putBytes, gets, getBytes          atomic.Int64
+	compactions, objectsDeleted, slotsDeleted, orphansDeleted atomic.Int64
+	upload, compact, clean, sweep                             loopState
+}
+
+// Stats answers a snapshot; it waits for no I/O.
+func (e *Engine) Stats() Stats {
+	st := Stats{
+		Bulks: e.stats.bulks.Load(), BulkBytes: e.stats.bulkBytes.Load(),
+		Puts: e.stats.puts.Load(), PutBytes: e.stats.putBytes.Load(),
+		Gets: e.stats.gets.Load(), GetBytes: e.stats.getBytes.Load(),
+		Compactions: e.stats.compactions.Load(), ObjectsDeleted: e.stats.objectsDeleted.Load(),
+		SlotsDeleted: e.stats.slotsDeleted.Load(), OrphansDeleted: e.stats.orphansDeleted.Load(),
+		Blocks: e.blocks.Stats(), Indexes: e.indexes.Stats(),
+	}
+	for _, l := range e.loops() {
+		s := l.state.snapshot()
+		s.Name, s.Interval = l.name, l.interval
+		st.Loops = append(st.Loops, s)
+	}
+	e.app.Lock()
+	st.Streams = len(e.app.streams)
+	st.PinnedBytes = e.app.pinned + e.app.open.mem
+	st.LogCacheBytes = e.app.open.mem
+	for _, s := range e.app.streams {
+		if s.trimTo.Load() > s.start.Load() {
+			st.TrimsHeld++
+		}
+	}
+	e.app.Unlock()
+	e.queue.Lock()
+	st.LogCacheBytes += e.queue.cached
+	st.InFlight = e.queue.inflight
+	e.queue.Unlock()
+	if w, ok := e.deps.Meta.View().WAL(e.deps.WAL.Epoch); ok {
+		st.WALTrim = w.Trim
+	}
+	return st
+}

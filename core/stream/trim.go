@@ -1,0 +1,87 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Trim raises the stream's start to `to`, clamped to the high watermark. What
+// lies above the latest committed checkpoint must stay until the next upload
+// brings a newer one: that part of the trim is held and carried out then. nil
+// means that the trim is applied as far as it goes now, and the rest is held.
+func (s *Stream) Trim(ctx context.Context, to mink.Offset) error {
+	to = min(to, s.HighWatermark())
+	if to <= s.Start() {
+		return nil
+	}
+	s.mu.RLock()
+	closed := s.mu.closed
+	s.mu.RUnlock()
+	if closed != nil {
+		return fmt.Errorf("trim to %d: %w", to, closed)
+	}
+	for {
+		held := s.trimTo.Load()
+		if int64(to) <= held || s.trimTo.CompareAndSwap(held, int64(to)) {
+			break
+		}
+	}
+	return s.engine.trim(ctx, []*Stream{s})
+}
+
+// flushTrims carries out what was held.
+func (e *Engine) flushTrims(ctx context.Context) error { return e.trim(ctx, e.openStreams()) }
+
+// trimLimit is how far a stream may be trimmed now.
+func (e *Engine) trimLimit(v plan.Stream) mink.Offset {
+	if e.deps.Folder != nil && v.Checkpoint.IsZero() {
+		return v.Start
+	}
+	return v.TrimLimit()
+}
+
+// trim proposes one command for the streams whose wanted start can move.
+func (e *Engine) trim(ctx context.Context, streams []*Stream) error {
+	view := e.deps.Meta.View()
+	var trims []plan.Trim
+	var moved []*Stream
+	for _, s := range streams {
+		want := mink.Offset(s.trimTo.Load())
+		if want <= s.Start() {
+			continue
+		}
+		v, ok := view.Stream(s.id)
+		if !ok {
+			continue
+		}
+		if to := min(want, e.trimLimit(v)); to > s.Start() {
+			trims = append(trims, plan.Trim{Stream: s.id, Start: to})
+			moved = append(moved, s)
+		}
+	}
+	if len(trims) == 0 {
+		return nil
+	}
+	if err := e.deps.Meta.TrimStreams(ctx, trims); err != nil {
+		return fmt.Errorf("trim %d streams: %w", len(trims), err)
+	}
+	view = e.deps.Meta.View()
+	for _, s := range moved {
+		if v, ok := view.Stream(s.id); ok {
+			s.raiseStart(v.Start)
+		}
+	}
+	return nil
+}
+
+func (s *Stream) raiseStart(to mink.Offset) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int64(to) > s.start.Load() {
+		s.start.Store(int64(to))
+		s.wake()
+	}
+}

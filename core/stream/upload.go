@@ -1,0 +1,412 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/core/internal/invariant"
+	"github.com/mink-project/mink/core/stream/object"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// uploadWidth is how many objects one upload writes at a time.
+const uploadWidth = 4
+
+// putTries is how often one object is put before the whole job fails and is
+// made anew, under a new object id.
+const putTries = 4
+
+// uploadState belongs to the holder of turn: one upload runs at a time, so that
+// no two commits are planned on the same view.
+type uploadState struct {
+	turn      chan struct{}
+	commitSeq uint64         // last accepted
+	pending   *pendingCommit // sent, outcome unknown
+	slotsGone uint64         // own slots below are deleted, or named and left to CleanNow
+	objectSeq atomic.Uint64  // last object id given out; shared with compaction
+}
+
+// pendingCommit is a command and the bulks that it covers.
+type pendingCommit struct {
+	command plan.CommitObjects
+	bulks   int
+}
+
+// UploadNow turns every acknowledged bulk into stream objects, commits them,
+// trims the WAL, and carries out held trims. With nothing to do it makes no
+// request. A failed step changes nothing and is made anew by the next call.
+func (e *Engine) UploadNow(ctx context.Context) error {
+	select {
+	case e.uploads.turn <- struct{}{}:
+		defer func() { <-e.uploads.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for more := true; more; {
+		if err := e.failure(); err != nil && !errors.Is(err, errStopped) {
+			return err
+		}
+		if e.uploads.pending == nil {
+			p, err := e.prepareUpload(ctx)
+			if err != nil {
+				return fmt.Errorf("upload: %w", err)
+			}
+			e.uploads.pending = p
+		}
+		if e.uploads.pending == nil {
+			break
+		}
+		if err := e.commitUpload(ctx); err != nil {
+			return err
+		}
+		e.queue.Lock()
+		more = len(e.queue.acked) > 0
+		e.queue.Unlock()
+	}
+	return errors.Join(e.flushTrims(ctx), e.deleteSlots(ctx))
+}
+
+// part is what one upload holds of one stream.
+type part struct {
+	stream *Stream
+	view   plan.Stream
+	runs   []segment
+	bytes  int64
+}
+
+// prepareUpload builds and writes the objects of the oldest acknowledged bulks;
+// nil when there is nothing to commit.
+func (e *Engine) prepareUpload(ctx context.Context) (*pendingCommit, error) {
+	bulks := e.takeAcked()
+	view := e.deps.Meta.View()
+	parts := e.partition(view, bulks)
+	check := e.heldForCheckpoint(view, parts)
+	if len(bulks) == 0 && len(check) == 0 {
+		return nil, nil
+	}
+	p := &pendingCommit{bulks: len(bulks)}
+	p.command = plan.CommitObjects{WAL: e.deps.WAL, Seq: e.uploads.commitSeq + 1}
+	if w, ok := view.WAL(e.deps.WAL.Epoch); ok {
+		p.command.WALTrim = w.Trim
+	}
+	if n := len(bulks); n > 0 {
+		// Every record below is in a named object or its stream is not ours to keep.
+		p.command.WALTrim = bulks[n-1].seq + 1
+	}
+	var jobs []*uploadJob
+	shared := &uploadJob{kind: plan.KindStreamSet}
+	for _, pt := range append(parts, check...) {
+		if pt.bytes >= e.cfg.StreamObjectBytes {
+			jobs = append(jobs, &uploadJob{kind: plan.KindStream, parts: []part{pt}})
+		} else {
+			shared.parts = append(shared.parts, pt)
+		}
+	}
+	if len(shared.parts) > 0 {
+		slices.SortFunc(shared.parts, func(a, b part) int { return cmp.Compare(a.view.ID, b.view.ID) })
+		jobs = append(jobs, shared)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(uploadWidth)
+	for _, j := range jobs {
+		g.Go(func() error { return e.writeUpload(gctx, j) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, j := range jobs {
+		p.command.Objects = append(p.command.Objects, j.object)
+		p.command.Items = append(p.command.Items, j.items...)
+	}
+	return p, nil
+}
+
+// takeAcked answers the oldest acknowledged bulks, about UploadBytes of them.
+// They stay in the queue until their commit is applied.
+func (e *Engine) takeAcked() []*bulk {
+	e.queue.Lock()
+	defer e.queue.Unlock()
+	size := int64(0)
+	for i, b := range e.queue.acked {
+		if size += b.payload; size >= e.cfg.UploadBytes {
+			return slices.Clone(e.queue.acked[:i+1])
+		}
+	}
+	return slices.Clone(e.queue.acked)
+}
+
+// partition gathers each stream's runs that metadata does not have yet. Streams
+// that are gone or that another leadership owns are left out: whoever took a
+// stream over took its records over too.
+func (e *Engine) partition(view View, bulks []*bulk) []part {
+	pos := map[*Stream]int{}
+	var parts []part
+	for _, b := range bulks {
+		for i := range b.runs {
+			r := &b.runs[i]
+			k, seen := pos[r.stream]
+			if !seen {
+				v, ok := view.Stream(r.id)
+				me := plan.Owner{Node: e.deps.WAL.Node, NodeEpoch: e.deps.WAL.Epoch, LeaderEpoch: r.epoch}
+				if k = len(parts); !ok || v.Owner != me {
+					k = -1
+				} else {
+					parts = append(parts, part{stream: r.stream, view: v})
+				}
+				pos[r.stream] = k
+			}
+			if k < 0 || r.end <= parts[k].view.End {
+				continue
+			}
+			parts[k].runs = append(parts[k].runs, segment{bulk: b, run: i})
+			parts[k].bytes += r.frameBytes
+		}
+	}
+	return slices.DeleteFunc(parts, func(p part) bool { return len(p.runs) == 0 })
+}
+
+// heldForCheckpoint answers the streams whose trim waits for a checkpoint that
+// no record of this upload brings about.
+func (e *Engine) heldForCheckpoint(view View, parts []part) []part {
+	if e.deps.Folder == nil {
+		return nil
+	}
+	busy := map[*Stream]bool{}
+	for _, p := range parts {
+		busy[p.stream] = true
+	}
+	var out []part
+	for _, s := range e.openStreams() {
+		want := mink.Offset(s.trimTo.Load())
+		if want <= s.Start() || busy[s] {
+			continue
+		}
+		v, ok := view.Stream(s.id)
+		if ok && v.Owner.LeaderEpoch == s.epoch && v.Owner.NodeEpoch == e.deps.WAL.Epoch && min(want, v.End) > e.trimLimit(v) {
+			out = append(out, part{stream: s, view: v})
+		}
+	}
+	return out
+}
+
+func (e *Engine) openStreams() []*Stream {
+	e.app.Lock()
+	defer e.app.Unlock()
+	out := make([]*Stream, 0, len(e.app.streams))
+	for _, s := range e.app.streams {
+		out = append(out, s)
+	}
+	return out
+}
+
+// uploadJob is one object.
+type uploadJob struct {
+	kind   plan.ObjectKind
+	parts  []part // by stream id
+	object plan.Object
+	items  []plan.Item
+}
+
+func (e *Engine) writeUpload(ctx context.Context, j *uploadJob) error {
+	b := object.NewBuilder(len(j.parts))
+	var alone []plan.Item // checkpoints without records
+	for i := range j.parts {
+		p := &j.parts[i]
+		end := p.view.End
+		for _, g := range p.runs {
+			r := g.r()
+			for k := r.first; k < r.first+r.n; k++ {
+				f := g.bulk.frame(k, r.epoch)
+				if f.Start < p.view.End {
+					continue
+				}
+				if err := b.AddFrame(p.view.ID, &f); err != nil {
+					return err
+				}
+				end = f.End()
+			}
+		}
+		ok, err := e.addCheckpoint(ctx, b, p, end)
+		if err != nil {
+			return err
+		}
+		if ok && len(p.runs) == 0 {
+			alone = append(alone, plan.Item{Stream: p.view.ID, LeaderEpoch: p.stream.epoch, Start: end, End: end, Checkpoint: true})
+		}
+	}
+	seq := e.uploads.objectSeq.Add(1)
+	chunks, sum, err := b.Finish(e.header(j.kind, seq))
+	if err != nil {
+		return err
+	}
+	j.object, j.items = sum.Object(0), sum.Items()
+	for _, it := range alone {
+		it.Object = j.object.ID
+		j.items = append(j.items, it)
+	}
+	return e.putObject(ctx, j.object, chunks, sum.CRC)
+}
+
+// addCheckpoint folds the stream's log up to end. A stream that is closed, or
+// whose fold fails, is uploaded without: its next checkpoint comes later.
+func (e *Engine) addCheckpoint(ctx context.Context, b *object.Builder, p *part, end mink.Offset) (bool, error) {
+	if e.deps.Folder == nil {
+		return false, nil
+	}
+	data, ok, err := p.stream.foldTo(ctx, end)
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, err
+		}
+		if !errors.Is(err, mink.ErrClosed) {
+			e.log.Warn("no checkpoint in this upload", "stream", p.view.ID, "err", err)
+		}
+		return false, nil
+	}
+	if !ok {
+		return false, nil
+	}
+	return true, b.AddCheckpoint(p.view.ID, end, data)
+}
+
+// putObject writes one stream object; its id belongs to these bytes alone, so
+// that a late attempt writes what is there already.
+func (e *Engine) putObject(ctx context.Context, o plan.Object, chunks [][]byte, crc uint32) error {
+	req := objstore.PutRequest{Key: o.Key(), Chunks: chunks, CRC32C: crc, HasCRC32C: true}
+	pause := e.cfg.RetryMin
+	for try := 1; ; try++ {
+		_, err := e.deps.Objects.Put(ctx, req)
+		if err == nil {
+			e.stats.puts.Add(1)
+			e.stats.putBytes.Add(o.Size)
+			return nil
+		}
+		if ctx.Err() != nil || try == putTries || errors.Is(err, objstore.ErrInvalid) {
+			return fmt.Errorf("put object %s, %d bytes: %w", o.Key(), o.Size, classify(err))
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(2*pause, e.cfg.RetryMax)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// refused reports that apply, not the way to it, said no.
+func refused(err error) bool {
+	for _, class := range []error{mink.ErrConflict, mink.ErrInvalid, mink.ErrNotExist, mink.ErrExists, mink.ErrUnsupported, mink.ErrTooLarge} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
+}
+
+// commitUpload proposes the pending command until its fate is known. Ownership
+// never refuses it (apply skips such items): any refusal means that this node's
+// idea of its log is wrong, and the epoch is given up.
+func (e *Engine) commitUpload(ctx context.Context) error {
+	p := e.uploads.pending
+	err := e.deps.Meta.CommitObjects(ctx, p.command)
+	switch {
+	case err == nil:
+	case errors.Is(err, mink.ErrFenced):
+		e.fail(fmt.Errorf("commit %d of wal %s: %w", p.command.Seq, e.deps.WAL, err))
+		return err
+	case refused(err):
+		e.fail(fmt.Errorf("commit %d of wal %s was refused, the epoch is given up: %w", p.command.Seq, e.deps.WAL, err))
+		return err
+	default:
+		// It may have been applied: the same command is proposed again, before
+		// anything else.
+		return fmt.Errorf("commit %d of wal %s: %w", p.command.Seq, e.deps.WAL, err)
+	}
+	e.uploads.pending = nil
+	e.uploads.commitSeq = p.command.Seq
+	e.uploaded(p.bulks)
+	return nil
+}
+
+// uploaded lets go of the n oldest acknowledged bulks: they stay cached until
+// room is needed.
+func (e *Engine) uploaded(n int) {
+	e.queue.Lock()
+	invariant.Check(n <= len(e.queue.acked), "%d bulks uploaded of %d", n, len(e.queue.acked))
+	done := slices.Clone(e.queue.acked[:n])
+	e.queue.acked = slices.Delete(e.queue.acked, 0, n)
+	e.queue.evictable = append(e.queue.evictable, done...)
+	e.queue.Unlock()
+	e.app.Lock()
+	for _, b := range done {
+		e.app.pinned -= b.mem
+		for i := range b.runs {
+			s := b.runs[i].stream
+			if s.app.pinned -= b.runs[i].bytes; s.app.pinned == 0 && e.app.closing[s.id] == s {
+				delete(e.app.closing, s.id)
+			}
+		}
+	}
+	e.app.Unlock()
+	e.evict()
+}
+
+// deleteSlots removes own WAL slots below the committed trim that no range
+// names. Named ones are destroyed by metadata later, and deleted by CleanNow.
+func (e *Engine) deleteSlots(ctx context.Context) error {
+	view := e.deps.Meta.View()
+	w, ok := view.WAL(e.deps.WAL.Epoch)
+	if !ok {
+		return nil
+	}
+	var keys []string
+	for seq := e.uploads.slotsGone; seq < w.Trim; seq++ {
+		_, named := view.Object(plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindWAL, Seq: seq})
+		if plan.SlotDeletable(w, seq, named) {
+			keys = append(keys, plan.Key(w.ID, plan.KindWAL, seq))
+		}
+		if len(keys) == objstore.DeleteMax || seq+1 == w.Trim {
+			if err := deleteKeys(ctx, e.deps.WALStore, keys); err != nil {
+				return fmt.Errorf("delete slots of wal %s below %d: %w", w.ID, w.Trim, err)
+			}
+			e.stats.slotsDeleted.Add(int64(len(keys)))
+			keys, e.uploads.slotsGone = nil, seq+1
+		}
+	}
+	return nil
+}
+
+// deleteKeys deletes at most objstore.DeleteMax keys.
+func deleteKeys(ctx context.Context, store objstore.Store, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	resp, err := store.DeleteBatch(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for i, err := range resp.Errors {
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", keys[i], err)
+		}
+	}
+	return nil
+}
