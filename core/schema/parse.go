@@ -307,6 +307,9 @@ func (p *typeParser) name() (string, error) {
 
 // suggest is `, did you mean "x"?` for the nearest known name, "" when none is near.
 func suggest(name string, known []string) string {
+	if len(name) > MaxNameLength {
+		return "" // the distance costs len(name) x len(known name)
+	}
 	best, bestScore := "", 0.0
 	for _, k := range known {
 		score := levenshtein.Similarity(strings.ToLower(name), strings.ToLower(k), nil)

@@ -115,21 +115,6 @@ func (s *Schedule) Drop(existing [][]string, now time.Time) [][]string {
 	return drop
 }
 
-// NextChange is the first instant after now at which Precreate or Expired may
-// answer otherwise: when the next unit begins.
-func (s *Schedule) NextChange(now time.Time) time.Time {
-	u := s.unit(now)
-	next := u + 1
-	for !s.exists(next) {
-		next++
-	}
-	at := s.begin(next)
-	if !at.After(now) { // the second pass of a repeated hour: its begin lies behind
-		at = now.Add(time.Hour).Truncate(time.Hour)
-	}
-	return at
-}
-
 // unit is the local unit of an instant.
 func (s *Schedule) unit(at time.Time) unit {
 	local := at.In(s.loc)
@@ -203,35 +188,18 @@ func (s *Schedule) parse(text string) (unit, error) {
 	return u, nil
 }
 
-// begin is the first instant of a unit that exists.
-func (s *Schedule) begin(u unit) time.Time {
-	n := int64(u)
-	at := func(year int64, month time.Month, day, hour, minute int) time.Time {
-		return time.Date(int(year), month, day, hour, minute, 0, 0, s.loc)
-	}
-	switch s.auto.Unit {
-	case schema.UnitHour:
-		days := floorDiv(n, 24)
-		year, month, day := civil(days)
-		hour := int(n - days*24)
-		for minute := 0; minute < 60; minute++ {
-			if t := at(year, time.Month(month), day, hour, minute); s.unit(t) == u {
-				return t
-			}
-		}
-		return time.Time{}
-	case schema.UnitDay:
-		year, month, day := civil(n)
-		return at(year, time.Month(month), day, 0, 0)
-	case schema.UnitMonth:
-		return at(floorDiv(n, 12), time.Month(n-floorDiv(n, 12)*12+1), 1, 0, 0)
-	case schema.UnitQuarter:
-		return at(floorDiv(n, 4), time.Month((n-floorDiv(n, 4)*4)*3+1), 1, 0, 0)
-	}
-	return at(n, 1, 1, 0, 0)
-}
-
 // exists is false for an hour that the clocks skip.
 func (s *Schedule) exists(u unit) bool {
-	return s.auto.Unit != schema.UnitHour || !s.begin(u).IsZero()
+	if s.auto.Unit != schema.UnitHour {
+		return true
+	}
+	days := floorDiv(int64(u), 24)
+	year, month, day := civil(days)
+	hour := int(int64(u) - days*24)
+	for minute := range 60 { // zones shift by half and quarter hours too
+		if s.unit(time.Date(int(year), time.Month(month), day, hour, minute, 0, 0, s.loc)) == u {
+			return true
+		}
+	}
+	return false
 }

@@ -1,0 +1,258 @@
+package schema
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mink-project/mink/sdk/mink"
+	"pgregory.net/rapid"
+)
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"500ms": 500 * time.Millisecond, "10s": 10 * time.Second, "5m": 5 * time.Minute, "12h": 12 * time.Hour,
+		"7d": 7 * 24 * time.Hour, "2w": 14 * 24 * time.Hour, "1h30m": 90 * time.Minute, "0s": 0, "1m5ms": time.Minute + 5*time.Millisecond,
+	} {
+		if got, err := ParseDuration(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "5", "m", "-5m", "1.5h", "5 m", "5M", "10us", "5mm", "999999999d", "99999999999999999999s", "106751d24h"} {
+		if got, err := ParseDuration(text); !errors.Is(err, mink.ErrInvalid) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		d := time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "ms")) * time.Millisecond
+		if got, err := ParseDuration(FormatDuration(d)); err != nil || got != d {
+			t.Fatalf("%v prints as %s, reads as %v, %v", d, FormatDuration(d), got, err)
+		}
+	})
+}
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "1048588": 1048588, "512KiB": 512 << 10, "64MiB": 64 << 20, "1GiB": 1 << 30, "10kB": 10000, "10 MB": 10_000_000,
+		"9223372036854775807": 1<<63 - 1, "9007199254740993": 9007199254740993,
+	} {
+		if got, err := ParseSize(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "-1", "MiB", "64XiB", "9223372036854775808", "1e30", "99EiB", "NaN"} {
+		if got, err := ParseSize(text); !errors.Is(err, mink.ErrInvalid) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Int64Range(0, 1<<52).Draw(t, "n") << rapid.IntRange(0, 10).Draw(t, "shift")
+		if got, err := ParseSize(FormatSize(n)); err != nil || got != n {
+			t.Fatalf("%d prints as %s, reads as %d, %v", n, FormatSize(n), got, err)
+		}
+	})
+}
+
+func TestOptionSpecs(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range OptionSpecs() {
+		if seen[s.Name] {
+			t.Errorf("%s occurs twice", s.Name)
+		}
+		seen[s.Name] = true
+		if s.Doc == "" || s.Tables == "" || s.Type == "" || (s.Type == TypeEnum) != (len(s.Choices) > 0) {
+			t.Errorf("%s is not documented: %+v", s.Name, s)
+		}
+		if s.Default != "" && !slices.Contains(s.Special, s.Default) {
+			if err := s.checkForm(s.Default); err != nil {
+				t.Errorf("default of %s: %v", s.Name, err)
+			}
+		}
+	}
+	if !seen["lake"] || !seen["max.message.bytes"] || seen["retention.ms"] {
+		t.Error("list of options is wrong")
+	}
+	if _, err := ParseOptions(nil); err != nil {
+		t.Errorf("defaults: %v", err)
+	}
+}
+
+func TestParseOptions(t *testing.T) {
+	o, err := ParseOptions(map[string]string{})
+	if err != nil || o.LogTTL != 7*24*time.Hour || o.LogMaxBytes != 0 || o.MaxMessageBytes != 1048588 || o.TimestampType != CreateTime ||
+		o.TimestampBefore != 0 || o.TimestampAfter != 0 || o.AutoPartition != (AutoPartition{Zone: "UTC", Precreate: 2, Retention: 7}) {
+		t.Errorf("defaults: %+v, %v", o, err)
+	}
+	o, err = ParseOptions(map[string]string{
+		"log_ttl": "forever", "log_max_bytes": "64MiB", "max.message.bytes": "10MiB", "message.timestamp.type": "LogAppendTime",
+		"message.timestamp.before.max.ms": "5000", "message.timestamp.after.max.ms": "0", "compression.type": "zstd", "cleanup.policy": "delete", "lake": "false",
+	})
+	if err != nil || o.LogTTL != 0 || o.LogMaxBytes != 64<<20 || o.MaxMessageBytes != 10<<20 || o.TimestampType != LogAppendTime ||
+		o.TimestampBefore != 5*time.Second || o.TimestampAfter != 1 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if v, ok := o.Value("compression.type"); v != "zstd" || !ok {
+		t.Error(v)
+	}
+	if v, ok := o.Value("segment.bytes"); v != "1073741824" || !ok {
+		t.Error(v)
+	}
+	if _, ok := o.Value("nothing"); ok {
+		t.Error("unknown option has a value")
+	}
+	for _, c := range []struct {
+		name, value, want string
+		class             error
+	}{
+		{"log_tll", "1d", `did you mean "log_ttl"?`, mink.ErrInvalid},
+		{"retention.mz", "1", `did you mean "retention.ms"?`, mink.ErrInvalid},
+		{strings.Repeat("x", 100000), "1", "no table option has this name", mink.ErrInvalid},
+		{"log_ttl", "soon", "write it like", mink.ErrInvalid},
+		{"log_ttl", "0s", "it must be 1ms or more", mink.ErrInvalid},
+		{"log_max_bytes", "-1", "write it like", mink.ErrInvalid},
+		{"max.message.bytes", "1GiB", "it must be 104857600 or less", mink.ErrInvalid},
+		{"max.message.bytes", "0", "it must be 1 or more", mink.ErrInvalid},
+		{"message.timestamp.type", "createtime", `did you mean "CreateTime"?`, mink.ErrInvalid},
+		{"min.insync.replicas", "x", "it must be a whole number", mink.ErrInvalid},
+		{"preallocate", "yes", "it must be true or false", mink.ErrInvalid},
+		{"min.cleanable.dirty.ratio", "1.5", "it must be a number from 0 to 1", mink.ErrInvalid},
+		{"auto_partition.time_unit", "week", "it must be one of hour, day", mink.ErrInvalid},
+		{"auto_partition.num_precreate", "1001", "it must be 1000 or less", mink.ErrInvalid},
+		{"cleanup.policy", "compact", "understood, but not built yet", mink.ErrUnsupported},
+		{"cleanup.policy", "compacted", "it must be one of", mink.ErrInvalid},
+		{"lake", "true", "understood, but not built yet", mink.ErrUnsupported},
+		{"lake", "maybe", "it must be true or false", mink.ErrInvalid},
+		{"sinks", "a,b", "understood, but not built yet", mink.ErrUnsupported},
+		{"merge_engine", "first_row", "understood, but not built yet", mink.ErrUnsupported},
+		{"remote.storage.enable", "true", "understood, but not built yet", mink.ErrUnsupported},
+		{"retention.ms", "-2", "it must be a whole number, -1 or more", mink.ErrInvalid},
+	} {
+		_, err := ParseOptions(map[string]string{c.name: c.value})
+		if !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 3000 {
+			t.Errorf("%.30s=%s: got %v, want %s", c.name, c.value, err, c.want)
+		}
+	}
+}
+
+func TestKafkaRetention(t *testing.T) {
+	for _, c := range []struct{ name, value, to, text string }{
+		{"retention.ms", "604800000", "log_ttl", "7d"},
+		{"retention.ms", "-1", "log_ttl", "forever"},
+		{"retention.ms", "9223372036854775807", "log_ttl", "forever"},
+		{"retention.ms", "0", "log_ttl", "1ms"},
+		{"retention.ms", "1001", "log_ttl", "1001ms"},
+		{"retention.bytes", "-1", "log_max_bytes", "unlimited"},
+		{"retention.bytes", "1048576", "log_max_bytes", "1MiB"},
+		{"retention.bytes", "1000", "log_max_bytes", "1000"},
+	} {
+		got, err := canonicalOptions(map[string]string{c.name: c.value})
+		if err != nil || len(got) != 1 || got[c.to] != c.text {
+			t.Errorf("%s=%s: %v, %v", c.name, c.value, got, err)
+		}
+	}
+	if _, err := canonicalOptions(map[string]string{"retention.ms": "1000", "log_ttl": "2s"}); !errors.Is(err, mink.ErrInvalid) {
+		t.Errorf("contradiction: %v", err)
+	}
+	if _, err := canonicalOptions(map[string]string{"retention.ms": "1000", "log_ttl": "1s"}); err != nil {
+		t.Errorf("agreement: %v", err)
+	}
+}
+
+func TestOptionsOfTables(t *testing.T) {
+	base := func() *Descriptor { d := table("day STRING", "n INT", "at DATE", "c CHAR(5)"); return d }
+	for _, c := range []struct {
+		want    string // "" valid
+		keys    []string
+		options string
+	}{
+		{"", []string{"day"}, "auto_partition.time_unit=day"},
+		{"", []string{"at"}, "auto_partition.time_unit=day"},
+		{"", []string{"day", "n"}, "auto_partition.time_unit=hour auto_partition.key=day auto_partition.num_precreate=0"},
+		{"set auto_partition.time_unit too", []string{"day"}, "auto_partition.num_retention=3"},
+		{"the table has no partition keys", nil, "auto_partition.time_unit=day"},
+		{"set auto_partition.key to the partition key", []string{"day", "n"}, "auto_partition.time_unit=day"},
+		{"it must be 0 with several partition keys", []string{"day", "n"}, "auto_partition.time_unit=day auto_partition.key=day"},
+		{"it is not a partition key", []string{"day"}, "auto_partition.time_unit=day auto_partition.key=n"},
+		{`column "n": automatic partitions by day need a STRING column`, []string{"n"}, "auto_partition.time_unit=day"},
+		{`column "at": automatic partitions by month need a STRING column`, []string{"at"}, "auto_partition.time_unit=month"},
+		{`column "c": automatic partitions by day need 10 characters`, []string{"c"}, "auto_partition.time_unit=day"},
+		{"", []string{"c"}, "auto_partition.time_unit=year"},
+		{"it is for tables with a primary key", nil, "merge_engine=last_write"},
+	} {
+		d := base()
+		d.PartitionKeys, d.Options = c.keys, map[string]string{}
+		for _, o := range strings.Fields(c.options) {
+			name, value, _ := strings.Cut(o, "=")
+			d.Options[name] = value
+		}
+		n, err := d.Normalize()
+		if err == nil {
+			err = n.Validate()
+		}
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v %s: %v, want %q", c.keys, c.options, err, c.want)
+		}
+	}
+}
+
+func TestKafkaTopic(t *testing.T) {
+	d, err := KafkaTopic("kafka", "events", 3, map[string]string{"retention.ms": "1000", "max.message.bytes": "10485760", "mink.log_max_bytes": "1MiB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !d.IsKafkaTopic() || !IsKafkaTopic(&d.Schema) || d.BucketCount != 3 || d.BucketFunction != BucketRoundRobin {
+		t.Errorf("%s", d.Encode())
+	}
+	configs, err := d.KafkaConfigs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]KafkaConfig{}
+	for _, c := range configs {
+		if _, twice := got[c.Name]; twice {
+			t.Errorf("%s twice", c.Name)
+		}
+		got[c.Name] = c
+	}
+	for name, want := range map[string]string{"retention.ms": "1000", "retention.bytes": "1048576", "max.message.bytes": "10485760", "cleanup.policy": "delete",
+		"segment.bytes": "1073741824", "min.insync.replicas": "1", "compression.type": "producer", "message.timestamp.type": "CreateTime",
+		"message.timestamp.before.max.ms": maxKafkaMillis, "message.timestamp.after.max.ms": maxKafkaMillis, "delete.retention.ms": "86400000",
+		"max.compaction.lag.ms": maxKafkaMillis, "unclean.leader.election.enable": "false", "remote.storage.enable": "false", "mink.auto_partition.time_zone": "UTC"} {
+		if got[name].Value != want {
+			t.Errorf("%s = %q, want %q", name, got[name].Value, want)
+		}
+	}
+	if !got["retention.ms"].Set || got["segment.bytes"].Set {
+		t.Error("Set is wrong")
+	}
+	if _, err := KafkaTopic("kafka", "t", 1, map[string]string{"cleanup.policy": "compact"}); !errors.Is(err, mink.ErrUnsupported) {
+		t.Errorf("compact: %v", err)
+	}
+	for _, buckets := range []int32{0, -1, 5000} {
+		if _, err := KafkaTopic("kafka", "t", buckets, nil); !errors.Is(err, mink.ErrInvalid) {
+			t.Errorf("%d partitions: %v", buckets, err)
+		}
+	}
+	for what, change := range map[string]func(*Descriptor){
+		"name":         func(d *Descriptor) { d.Schema.Columns[0].Name = "k" },
+		"type":         func(d *Descriptor) { d.Schema.Columns[1].Type.Kind = String },
+		"precision":    func(d *Descriptor) { d.Schema.Columns[3].Type.Precision = 6 },
+		"not null":     func(d *Descriptor) { d.Schema.Columns[1].Type.NotNull = true },
+		"header value": func(d *Descriptor) { d.Schema.Columns[2].Type.Fields[0].Type.Fields[1].Type.NotNull = true },
+		"more":         func(d *Descriptor) { d.Schema.Columns = append(d.Schema.Columns, Column{Name: "x"}) },
+		"bucket key":   func(d *Descriptor) { d.BucketKeys = []string{"key"} },
+		"partitions":   func(d *Descriptor) { d.PartitionKeys = []string{"key"} },
+	} {
+		c := d.Clone()
+		change(c)
+		if c.IsKafkaTopic() {
+			t.Errorf("%s: still a topic", what)
+		}
+	}
+	fromClient, err := FromArrow(d.Schema.Arrow())
+	if err != nil || !IsKafkaTopic(fromClient) {
+		t.Errorf("through Arrow: %v", err)
+	}
+}
