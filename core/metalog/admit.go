@@ -57,6 +57,9 @@ func (r *Replica) register(ctx context.Context, p *proposal, req *clusterpb.Regi
 	var epoch mink.NodeEpoch
 	landed := func() (bool, error) {
 		if n, ok := r.View().Node(node); ok && n.Nonce == req.Nonce {
+			if n.Sealed {
+				return true, fmt.Errorf("node %d epoch %d, registered with this nonce, is sealed: %w", node, n.Epoch, mink.ErrFenced)
+			}
 			epoch = n.Epoch
 			return true, nil
 		}

@@ -169,6 +169,8 @@ func (r *Replica) Heartbeat(ctx context.Context) (head uint64, err error) {
 	if epoch == 0 {
 		return 0, errNotRegistered
 	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
+	defer cancel()
 	head, err = r.log.Heartbeat(ctx, node, epoch, r.Applied().Index)
 	if err == nil && head > r.Applied().Index {
 		r.wakeTail()
