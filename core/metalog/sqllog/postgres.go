@@ -77,8 +77,8 @@ func openPostgres(ctx context.Context, rawURL string, cfg Config, w *wake.Signal
 // checkSession refuses a session in which an acknowledged commit could be lost,
 // and fixes the isolation that the statements are written for.
 func checkSession(ctx context.Context, conn *pgx.Conn) error {
-	var commit, fsync string
-	err := conn.QueryRow(ctx, `SELECT current_setting('synchronous_commit'), current_setting('fsync')`).Scan(&commit, &fsync)
+	var commit string
+	err := conn.QueryRow(ctx, `SHOW synchronous_commit`).Scan(&commit)
 	if err != nil {
 		return err
 	}
