@@ -92,7 +92,13 @@ func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	case x < 94:
 		return &clusterpb.Command{Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: &clusterpb.SetIncarnation{Incarnation: m.r.Uint64N(3)}}}
 	case x < 96:
-		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(1 + m.r.IntN(4))}}}
+		node := mink.NodeID(1 + m.r.IntN(4))
+		for n := range v.Nodes() {
+			if n.Sealed {
+				node = n.ID
+			}
+		}
+		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(node)}}}
 	default:
 		var ids []plan.ObjectID
 		for d := range v.Destroyed() {

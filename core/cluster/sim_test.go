@@ -340,7 +340,7 @@ func equalRecords(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equa
 func runSim(seed uint64, f faults, steps int) (*sim, error) {
 	m := newSim(seed, f)
 	for i := range steps {
-		if i%(1+steps/4) == steps/8 {
+		if i%(1+steps/2) == steps/4 {
 			m.cuts = append(m.cuts, cut{m.s, snapshot(m.s)})
 		}
 		if err := m.step(); err != nil {
@@ -352,7 +352,7 @@ func runSim(seed uint64, f faults, steps int) (*sim, error) {
 
 // Failure list of the stream engine, items 15 to 17: ends, ids, stale plans.
 func TestSimulation(t *testing.T) {
-	seeds, steps := 10, 15_000
+	seeds, steps := 8, 15_000
 	if testing.Short() {
 		seeds = 2
 	}
@@ -381,7 +381,7 @@ func TestSimulation(t *testing.T) {
 // Each protection taken out must be noticed.
 func TestSimulationNoticesFaults(t *testing.T) {
 	for name, f := range map[string]faults{
-		"dedup": {noDedup: true}, "seal": {noSealCheck: true}, "recover once": {recoverTwice: true},
+		"dedup": {noDedup: true}, "seal": {noSealCheck: true}, "recover once": {recoverTwice: true}, "parking": {noParking: true},
 	} {
 		found := false
 		for seed := uint64(0); seed < 20 && !found; seed++ {

@@ -190,6 +190,7 @@ type faults struct {
 	noDedup      bool // a repeated batch is applied again
 	noSealCheck  bool // commands of a sealed epoch are applied
 	recoverTwice bool // a second RecoverWAL is applied
+	noParking    bool // a slot that nothing names is the object GC's at once
 }
 
 // NewState is the state before the first log entry.

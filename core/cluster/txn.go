@@ -124,7 +124,7 @@ func (t *txn) settle() {
 // discard gives an unnamed object to its owner: its WAL while that may still
 // need the slot for recovery, else the object GC.
 func (t *txn) discard(o plan.Object) {
-	if t.s.walOwns(o.ID) {
+	if t.s.walOwns(o.ID) && !t.s.faults.noParking {
 		t.s.parked.set(&o)
 		return
 	}
