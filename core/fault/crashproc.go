@@ -309,9 +309,7 @@ func (n *inode) info() dirstore.FileInfo {
 // Lock implements dirstore.Files. The lock belongs to the name and is not on the
 // disk; the file is made as flock(2)'s users make it.
 func (p *Process) Lock(name string) (io.Closer, bool, error) {
-	if f, err := p.Create(name); err == nil {
-		_ = f.Close() // never fails
-	} else if _, serr := p.Stat(name); serr != nil {
+	if _, err := p.OpenFile(name, true); err != nil {
 		return nil, false, err
 	}
 	if _, err := p.begin(FileLock, name); err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/mink-project/mink/sdk/objstore"
@@ -96,7 +97,7 @@ func (s *Store) makeRoot() error {
 	for {
 		info, err := s.files.Stat(dir)
 		if err == nil && !info.Dir {
-			return fmt.Errorf("%s is not a directory: %w", dir, fs.ErrExist)
+			return fmt.Errorf("%s is not a directory: %w", dir, syscall.ENOTDIR)
 		}
 		if err == nil {
 			break
