@@ -28,7 +28,7 @@ type Config struct {
 	ProducerOffsetsTTL time.Duration
 	// WALWindow is how far ahead of its first unacknowledged slot a writer may
 	// write; the same for every node of the cluster. Default 8.
-	WALWindow uint64
+	WALWindow int
 	// RecoveriesMax bounds how many dead WALs are recovered at once. Default 4.
 	RecoveriesMax int
 }

@@ -215,10 +215,10 @@ func (c *Coordinator) runSnapshot(ctx context.Context) error {
 	if c.deps.Meta.View().Index() < newest+c.cfg.SnapshotEntries {
 		return nil
 	}
-	if err := c.deps.Meta.SnapshotNow(ctx, l); err != nil {
+	if _, err := c.deps.Meta.SnapshotNow(ctx, l); err != nil {
 		return fmt.Errorf("write a metadata snapshot: %w", err)
 	}
-	if err := c.deps.Meta.TruncateNow(ctx, l); err != nil {
+	if _, err := c.deps.Meta.TruncateNow(ctx, l); err != nil {
 		return fmt.Errorf("truncate the metadata log: %w", err)
 	}
 	return nil

@@ -69,7 +69,7 @@ func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *clu
 	}
 	now := time.Now()
 	var commands []*clusterpb.Command
-	for _, values := range s.Wanted(now) {
+	for _, values := range s.Precreate(now) {
 		if _, ok := view.PartitionByValues(t.ID, values); !ok {
 			commands = append(commands, &clusterpb.Command{Kind: &clusterpb.Command_CreatePartition{
 				CreatePartition: &clusterpb.CreatePartition{Table: int64(t.ID), Values: values, IfNotExists: true, Automatic: true},
@@ -77,7 +77,11 @@ func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *clu
 		}
 	}
 	for p := range view.Partitions(t.ID) {
-		if s.Expired(now, p.Values) {
+		expired, err := s.Expired(p.Values, now)
+		if err != nil {
+			return fmt.Errorf("partition %v: %w", p.Values, err)
+		}
+		if expired {
 			commands = append(commands,
 				&clusterpb.Command{Kind: &clusterpb.Command_ClosePartition{ClosePartition: &clusterpb.ClosePartition{Table: int64(t.ID), Partition: int64(p.ID)}}},
 				&clusterpb.Command{Kind: &clusterpb.Command_DropPartition{DropPartition: &clusterpb.DropPartition{Table: int64(t.ID), Partition: int64(p.ID), IfExists: true}}})

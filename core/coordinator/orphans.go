@@ -116,14 +116,19 @@ func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WA
 		return err
 	}
 	began := time.Now()
+	var lost []uint64
+	for _, s := range c.deps.Meta.View().LostSlots(w.ID.Epoch) {
+		lost = append(lost, s.Slot)
+	}
 	r, err := wal.Recover(ctx, wal.RecoverConfig{
-		Store: c.deps.WALStore, WAL: w.ID, From: w.Trim, Window: c.cfg.WALWindow, Nonce: nonce,
+		AcceptLost: lost,
+		Store:      c.deps.WALStore, WAL: w.ID, From: w.Trim, Window: c.cfg.WALWindow, Nonce: nonce, Logger: c.logger,
 		StillNeeded: func() bool {
 			now, ok := c.deps.Meta.View().WAL(w.ID.Epoch)
 			return ok && !now.Recovered
 		},
 	})
-	if errors.Is(err, wal.ErrNotNeeded) {
+	if errors.Is(err, wal.ErrRecovered) {
 		return nil
 	}
 	if err != nil {
@@ -151,7 +156,7 @@ const leadsPerCommand = 10_000
 // leadOrphans gives buckets without a leader to the least-loaded live nodes.
 func (c *Coordinator) leadOrphans(ctx context.Context, l metalog.Lease) error {
 	view := c.deps.Meta.View()
-	leads := clusterplan.LeadOrphans(view)
+	leads := planLeads(view)
 	if len(leads) == 0 {
 		return nil
 	}
@@ -166,4 +171,34 @@ func (c *Coordinator) leadOrphans(ctx context.Context, l metalog.Lease) error {
 	}
 	c.logger.Info("buckets got leaders", "buckets", len(leads))
 	return nil
+}
+
+func planLeads(view *cluster.State) []*clusterpb.Lead {
+	var orphans []mink.StreamID
+	epochs := map[mink.StreamID]mink.LeaderEpoch{}
+	for s := range view.Orphans() {
+		orphans = append(orphans, s.ID)
+		epochs[s.ID] = s.Owner.LeaderEpoch
+	}
+	if len(orphans) == 0 {
+		return nil
+	}
+	var loads []clusterplan.Load
+	nodes := map[mink.NodeID]mink.NodeEpoch{}
+	for _, n := range view.LiveNodes() {
+		nodes[n.ID] = n.Epoch
+		load := clusterplan.Load{Node: n.ID}
+		for range view.StreamsLedBy(n.Epoch) {
+			load.Buckets++
+		}
+		loads = append(loads, load)
+	}
+	var leads []*clusterpb.Lead
+	for _, m := range clusterplan.Relead(orphans, loads) {
+		leads = append(leads, &clusterpb.Lead{
+			Stream: int64(m.Stream), Node: int32(m.Node), Epoch: int64(nodes[m.Node]),
+			ExpectedLeaderEpoch: int32(epochs[m.Stream]),
+		})
+	}
+	return leads
 }

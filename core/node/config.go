@@ -33,13 +33,13 @@ type Config struct {
 	Stream       stream.Config
 }
 
-// Default is the configuration of a node with id 1.
+// Default is the configuration of a node with id 1, without Stream, which
+// depends on the store.
 func Default() Config {
 	return Config{
 		NodeID: 1, Version: "dev", FeatureLevel: 1,
 		LeaseTTL: 30 * time.Second, LogRetentionInterval: 5 * time.Minute,
 		OpensMax: 16, ReadyTimeout: 5 * time.Second,
-		Stream: stream.Default(),
 	}
 }
 

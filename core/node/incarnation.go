@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -54,8 +53,12 @@ func (n *Node) probe(ctx context.Context) error {
 	if !n.deps.WALStore.Capabilities().CreateOnlyPut {
 		return fmt.Errorf("%w: it has no create-only PUT, which is what keeps a replaced node from writing; choose a store that has one", errUnusableStore)
 	}
-	if err := wal.Probe(ctx, n.deps.WALStore); err != nil {
-		if errors.Is(err, objstore.ErrReadOnly) || errors.Is(err, objstore.ErrUnauthorized) || errors.Is(err, objstore.ErrInvalid) {
+	nonce, err := randomNonce()
+	if err != nil {
+		return err
+	}
+	if err := wal.Probe(ctx, n.deps.WALStore, n.cfg.NodeID, nonce); err != nil {
+		if errors.Is(err, mink.ErrUnsupported) || errors.Is(err, objstore.ErrReadOnly) || errors.Is(err, objstore.ErrUnauthorized) {
 			return fmt.Errorf("%w: %w", errUnusableStore, err)
 		}
 		return fmt.Errorf("probe of the write-ahead log's store: %w", err)
@@ -64,11 +67,10 @@ func (n *Node) probe(ctx context.Context) error {
 }
 
 func (n *Node) register(ctx context.Context) (*incarnation, error) {
-	var b [8]byte
-	if _, err := rand.Read(b[:]); err != nil {
+	nonce, err := randomNonce()
+	if err != nil {
 		return nil, err
 	}
-	nonce := binary.LittleEndian.Uint64(b[:])
 	epoch, err := n.deps.Meta.Register(ctx, &clusterpb.RegisterNode{
 		Node: int32(n.cfg.NodeID), Nonce: nonce,
 		FlightAddress: n.cfg.FlightAddress, KafkaAddress: n.cfg.KafkaAddress, HttpAddress: n.cfg.HTTPAddress,
@@ -78,17 +80,26 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 		return nil, fmt.Errorf("register node %d: %w", n.cfg.NodeID, err)
 	}
 	inc := &incarnation{node: n, epoch: epoch, nonce: nonce}
-	inc.engine = stream.New(n.cfg.Stream, stream.Deps{
+	inc.engine, err = stream.New(n.cfg.Stream, stream.Deps{
 		Objects: n.deps.Objects, WALStore: n.deps.WALStore,
 		WAL:    plan.WALID{Node: n.cfg.NodeID, Epoch: epoch, Nonce: nonce},
 		Meta:   meta{replica: n.deps.Meta, log: n.deps.Log},
 		Folder: tablet.Folder{},
 		Logger: n.logger.With("epoch", epoch),
 	})
+	if err != nil {
+		return nil, err
+	}
 	inc.buckets = newBuckets(inc)
 	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
 	return inc, nil
+}
+
+func randomNonce() (uint64, error) {
+	var b [8]byte
+	_, err := rand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:]), err
 }
 
 // run leads until ctx is done or the epoch ends. The engine drains before run
@@ -147,6 +158,3 @@ func (inc *incarnation) watchSeal(ctx context.Context) error {
 		}
 	}
 }
-
-// sealTimeout bounds a proposal made while shutting down.
-const sealTimeout = 5 * time.Second

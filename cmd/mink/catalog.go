@@ -1,0 +1,356 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/mink-project/mink/sdk/api"
+)
+
+// printTable writes rows under a header, aligned, without borders.
+func (a *app) printTable(header []string, rows [][]string) {
+	t := table.NewWriter()
+	t.SetOutputMirror(a.out)
+	style := table.StyleLight
+	style.Options = table.OptionsNoBordersAndSeparators
+	t.SetStyle(style)
+	h := make(table.Row, len(header))
+	for i, c := range header {
+		h[i] = c
+	}
+	t.AppendHeader(h)
+	for _, r := range rows {
+		row := make(table.Row, len(r))
+		for i, c := range r {
+			row[i] = c
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+}
+
+func timeOf(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return time.UnixMilli(ms).UTC().Format(time.RFC3339)
+}
+
+func exactArgs(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("%s wants %s, got %d arguments", cmd.CommandPath(), what, len(args))
+		}
+		return nil
+	}
+}
+
+func dbCommand(a *app) *cobra.Command {
+	db := &cobra.Command{Use: "db", Short: "Create, list and drop databases", Args: noArgs}
+	ifNotExists, ifExists, cascade := false, false, false
+	create := &cobra.Command{
+		Use: "create NAME", Short: "Create a database", Args: exactArgs(1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.CreateDatabase(cmd.Context(), args[0], ifNotExists); err != nil {
+				return err
+			}
+			a.note("database %s is there", args[0])
+			return nil
+		},
+	}
+	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
+	list := &cobra.Command{
+		Use: "list", Short: "List databases", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			dbs, err := c.ListDatabases(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(api.Databases{Databases: dbs})
+			}
+			var rows [][]string
+			for _, d := range dbs {
+				rows = append(rows, []string{d.Name, fmt.Sprint(d.Tables), timeOf(d.CreatedMs)})
+			}
+			a.printTable([]string{"database", "tables", "created"}, rows)
+			return nil
+		},
+	}
+	drop := &cobra.Command{
+		Use: "drop NAME", Short: "Drop a database", Args: exactArgs(1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.DropDatabase(cmd.Context(), args[0], ifExists, cascade); err != nil {
+				return err
+			}
+			a.note("database %s is gone", args[0])
+			return nil
+		},
+	}
+	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
+	drop.Flags().BoolVar(&cascade, "cascade", false, "drop its tables too")
+	db.AddCommand(create, list, drop)
+	return db
+}
+
+func partitionCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{Use: "partition", Short: "Create, list and drop partitions of a table", Args: noArgs}
+	ifNotExists, ifExists := false, false
+	create := &cobra.Command{
+		Use: "create DB.TABLE KEY=VALUE...", Short: "Create a partition",
+		Example: "  mink partition create db.events day=2026-01-31",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, name, values, err := a.partitionArgs(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			p, err := c.CreatePartition(cmd.Context(), name, values, ifNotExists)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(p)
+			}
+			a.note("partition %s of %s is there", strings.Join(values, "/"), name)
+			return nil
+		},
+	}
+	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
+	list := &cobra.Command{
+		Use: "list DB.TABLE", Short: "List partitions", Args: exactArgs(1, "a table"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			parts, err := c.ListPartitions(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(api.Partitions{Partitions: parts})
+			}
+			var rows [][]string
+			for _, p := range parts {
+				state := "open"
+				if p.Closed {
+					state = "closed"
+				}
+				rows = append(rows, []string{fmt.Sprint(p.ID), strings.Join(p.Values, "/"), fmt.Sprint(len(p.Buckets)), state, timeOf(p.CreatedMs)})
+			}
+			a.printTable([]string{"id", "values", "buckets", "state", "created"}, rows)
+			return nil
+		},
+	}
+	drop := &cobra.Command{
+		Use: "drop DB.TABLE KEY=VALUE...", Short: "Drop a partition and its rows",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, name, values, err := a.partitionArgs(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.DropPartition(cmd.Context(), name, values, ifExists); err != nil {
+				return err
+			}
+			a.note("partition %s of %s is gone", strings.Join(values, "/"), name)
+			return nil
+		},
+	}
+	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
+	cmd.AddCommand(create, list, drop)
+	return cmd
+}
+
+func topicCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{Use: "topic", Short: "Create, list, describe and drop Kafka topics", Args: noArgs}
+	database := "kafka"
+	cmd.PersistentFlags().StringVar(&database, "database", database, "database of the node's topics (kafka_database)")
+	partitions := int32(1)
+	var configs []string
+	ifNotExists, ifExists := false, false
+	create := &cobra.Command{
+		Use: "create TOPIC", Short: "Create a topic", Args: exactArgs(1, "a topic"),
+		Example: "  mink topic create clicks --partitions 4 --config retention.ms=86400000",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			options, err := pairs(configs)
+			if err != nil {
+				return err
+			}
+			d, err := topicDescriptor(database, args[0], partitions, options)
+			if err != nil {
+				return err
+			}
+			if err := c.CreateDatabase(cmd.Context(), database, true); err != nil {
+				return err
+			}
+			t, err := c.CreateTable(cmd.Context(), d, ifNotExists)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(t)
+			}
+			a.note("topic %s is there: %d partitions", args[0], t.Buckets)
+			return nil
+		},
+	}
+	create.Flags().Int32Var(&partitions, "partitions", 1, "partitions, 1..4096")
+	create.Flags().StringArrayVar(&configs, "config", nil, "topic configuration KEY=VALUE, repeated")
+	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
+	list := &cobra.Command{
+		Use: "list", Short: "List topics", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			tables, err := c.ListTables(cmd.Context(), database)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(api.Tables{Tables: tables})
+			}
+			var rows [][]string
+			for _, t := range tables {
+				rows = append(rows, []string{strings.TrimPrefix(t.Name, database+"."), fmt.Sprint(t.Buckets), t.UUID, timeOf(t.CreatedMs)})
+			}
+			a.printTable([]string{"topic", "partitions", "id", "created"}, rows)
+			return nil
+		},
+	}
+	describe := &cobra.Command{
+		Use: "describe TOPIC", Short: "Describe a topic: its partitions, leaders and offsets", Args: exactArgs(1, "a topic"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.describeBuckets(cmd, database+"."+args[0]) },
+	}
+	drop := &cobra.Command{
+		Use: "delete TOPIC", Short: "Delete a topic and its records", Args: exactArgs(1, "a topic"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.DropTable(cmd.Context(), database+"."+args[0], ifExists); err != nil {
+				return err
+			}
+			a.note("topic %s is gone", args[0])
+			return nil
+		},
+	}
+	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
+	cmd.AddCommand(create, list, describe, drop)
+	return cmd
+}
+
+// describeBuckets prints each bucket's leader and offsets.
+func (a *app) describeBuckets(cmd *cobra.Command, name string) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	parts, err := c.ListPartitions(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	first, err := c.ListOffsets(cmd.Context(), name, nil, "earliest")
+	if err != nil {
+		return err
+	}
+	last, err := c.ListOffsets(cmd.Context(), name, nil, "latest")
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"table": name, "partitions": parts, "earliest": first, "latest": last})
+	}
+	var rows [][]string
+	for _, p := range parts {
+		for _, b := range p.Buckets {
+			rows = append(rows, []string{
+				strings.Join(p.Values, "/"), fmt.Sprint(b.Bucket.Index), fmt.Sprint(b.Leader), b.Address, fmt.Sprint(b.LeaderEpoch),
+				offsetOf(first, b), offsetOf(last, b),
+			})
+		}
+	}
+	a.printTable([]string{"partition", "bucket", "leader", "address", "epoch", "earliest", "latest"}, rows)
+	return nil
+}
+
+func offsetOf(list []api.BucketOffset, b api.Bucket) string {
+	i := slices.IndexFunc(list, func(o api.BucketOffset) bool { return o.Bucket == b.Bucket })
+	if i < 0 {
+		return "-"
+	}
+	if list[i].Error != "" {
+		return list[i].Error
+	}
+	return list[i].Offset.String()
+}
+
+// pairs reads KEY=VALUE arguments.
+func pairs(list []string) (map[string]string, error) {
+	m := map[string]string{}
+	for _, p := range list {
+		k, v, ok := strings.Cut(p, "=")
+		if !ok || k == "" {
+			return nil, usagef("%q: want KEY=VALUE", p)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+// readFile reads a file, or standard input for "-".
+func (a *app) readFile(path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(a.in)
+	}
+	return os.ReadFile(path)
+}
+
+// indent makes JSON readable.
+func indent(b json.RawMessage) string {
+	var v any
+	if err := json.Unmarshal(b, &v); err != nil {
+		return string(b)
+	}
+	out, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return string(b)
+	}
+	return string(out)
+}

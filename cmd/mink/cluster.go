@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mink-project/mink/sdk/api"
+)
+
+func clusterCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{Use: "cluster", Short: "Describe the cluster, its health, configuration and figures", Args: noArgs}
+	describe := &cobra.Command{
+		Use: "describe", Short: "List the nodes", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			d, err := c.DescribeCluster(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(d)
+			}
+			fmt.Fprintf(a.out, "cluster %s: %d databases, %d tables, %d buckets, metadata index %d, coordinator node %d\n",
+				d.ID, d.Databases, d.Tables, d.Buckets, d.AppliedIndex, d.Coordinator.ID)
+			var rows [][]string
+			for _, n := range d.Nodes {
+				state := "live"
+				if !n.Live {
+					state = "sealed"
+				}
+				rows = append(rows, []string{fmt.Sprint(n.ID), fmt.Sprint(n.Epoch), state, n.FlightAddress, n.KafkaAddress, fmt.Sprint(n.Buckets), n.Version, timeOf(n.RegisteredMs)})
+			}
+			a.printTable([]string{"node", "epoch", "state", "flight", "kafka", "buckets", "version", "registered"}, rows)
+			return nil
+		},
+	}
+	health := &cobra.Command{
+		Use: "health", Short: "Exit 0 when the node serves, 1 when not", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			h, err := c.Health(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if err := a.printJSON(h); err != nil {
+					return err
+				}
+			}
+			if !h.Ready {
+				return fmt.Errorf("node %d is not ready: %s", h.Node, h.Reason)
+			}
+			if !a.json {
+				fmt.Fprintf(a.out, "node %d is ready, up for %s\n", h.Node, time.Duration(h.Uptime*float64(time.Second)).Round(time.Second))
+			}
+			return nil
+		},
+	}
+	config := &cobra.Command{
+		Use: "config", Short: "Print the node's configuration in effect, secrets hidden", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			values, err := c.Config(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(values)
+			}
+			var rows [][]string
+			for _, k := range sortedKeys(values) {
+				rows = append(rows, []string{k, values[k]})
+			}
+			a.printTable([]string{"key", "value"}, rows)
+			return nil
+		},
+	}
+	stats := &cobra.Command{
+		Use: "stats", Short: "Print the node's buckets, loops and figures", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			s, err := c.Stats(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			a.printStats(s)
+			return nil
+		},
+	}
+	cmd.AddCommand(describe, health, config, stats)
+	return cmd
+}
+
+func (a *app) printStats(s api.Stats) {
+	fmt.Fprintf(a.out, "node %d, epoch %d, metadata index %d\n", s.Node, s.Epoch, s.AppliedIndex)
+	var rows [][]string
+	for _, b := range s.Buckets {
+		rows = append(rows, []string{b.Table, b.Bucket.String(), fmt.Sprint(b.LeaderEpoch), b.LogStart.String(), b.HighWatermark.String(), b.LogEnd.String(), fmt.Sprint(b.Quarantined), b.Error})
+	}
+	a.printTable([]string{"table", "bucket", "epoch", "log start", "high watermark", "log end", "quarantined", "error"}, rows)
+	rows = nil
+	for _, l := range s.Loops {
+		rows = append(rows, []string{l.Name, (time.Duration(l.IntervalMs) * time.Millisecond).String(), timeOf(l.LastMs), timeOf(l.NextMs), fmt.Sprint(l.Runs), fmt.Sprint(l.Failures), l.LastError})
+	}
+	a.printTable([]string{"loop", "interval", "last", "next", "runs", "failures", "last error"}, rows)
+	rows = nil
+	for _, k := range slices.Sorted(maps.Keys(s.Figures)) {
+		rows = append(rows, []string{k, fmt.Sprintf("%.10g", s.Figures[k])})
+	}
+	a.printTable([]string{"figure", "value"}, rows)
+}
+
+func fsckCommand(a *app) *cobra.Command {
+	deep := false
+	cmd := &cobra.Command{
+		Use: "fsck", Short: "Check that everything the metadata names is on the object store",
+		Long: `Asks a running node to check its metadata against the object store: every named
+object exists with its size and checksum, every stream is contiguous, nothing is
+orphaned. Exits 1 when it finds a problem.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			r, err := c.Check(cmd.Context(), deep)
+			if err != nil {
+				return err
+			}
+			return a.printCheck(r)
+		},
+	}
+	cmd.Flags().BoolVar(&deep, "deep", false, "read and verify every block too")
+	return cmd
+}
+
+func (a *app) printCheck(r api.CheckReport) error {
+	if a.json {
+		if err := a.printJSON(r); err != nil {
+			return err
+		}
+	} else {
+		for _, p := range r.Problems {
+			fmt.Fprintf(a.out, "%s: %s\n", p.Kind, p.Text)
+		}
+		fmt.Fprintf(a.out, "%d objects, %d bytes, %d streams, %d records checked\n", r.Objects, r.Bytes, r.Streams, r.Records)
+	}
+	if !r.Clean {
+		return fmt.Errorf("%d problems found", len(r.Problems))
+	}
+	return nil
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/mink-project/mink/sdk/client"
+)
+
+//go:embed demodata/seattle-weather.csv
+var weatherCSV []byte
+
+const (
+	demoTable = "demo.weather"
+	demoTopic = "weather-lines"
+)
+
+func demoCommand(a *app) *cobra.Command {
+	dir := ""
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Do the main job on a throw-away node, and show it",
+		Long: `Starts a node of its own on free ports, writes real rows through Arrow Flight
+into a typed table and through Kafka into a topic, kills the node with SIGKILL,
+starts it again, and reads everything back through both. Its data stays in a
+temporary directory for you to look at.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dir == "" {
+				t, err := os.MkdirTemp("", "mink-demo-")
+				if err != nil {
+					return err
+				}
+				dir = t
+			}
+			d := &demo{app: a, dir: dir}
+			defer d.kill()
+			return d.run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "data directory; default a new temporary one")
+	return cmd
+}
+
+// demo is one run: a node process and what it was told.
+type demo struct {
+	app           *app
+	dir           string
+	flight, kafka string
+	process       *exec.Cmd
+	log           bytes.Buffer
+}
+
+func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.app.out, format+"\n", args...) }
+
+func (d *demo) run(ctx context.Context) error {
+	var err error
+	if d.flight, err = freePort(ctx); err != nil {
+		return err
+	}
+	if d.kafka, err = freePort(ctx); err != nil {
+		return err
+	}
+	d.say("1. A node on embedded defaults: SQLite and a directory, %s", d.dir)
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	d.say("   Flight on %s, Kafka on %s", d.flight, d.kafka)
+
+	rows, err := d.writeTable(ctx)
+	if err != nil {
+		return err
+	}
+	d.say("\n2. %d rows of Seattle's weather are durable in the typed table %s, written through Arrow Flight", rows, demoTable)
+	lines, err := d.produce(ctx)
+	if err != nil {
+		return err
+	}
+	d.say("3. The same file's %d lines are durable in the topic %s, produced through Kafka (idempotent, zstd)", len(lines), demoTopic)
+
+	d.kill()
+	d.say("\n4. The node is killed: kill -9")
+	began := time.Now()
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	d.say("   and started again: serving after %s", time.Since(began).Round(time.Millisecond))
+
+	if err := d.readBack(ctx, rows, lines); err != nil {
+		return err
+	}
+	d.say("\nLook further:")
+	d.say("   mink serve --data-dir %s        # the same node, on the usual ports", d.dir)
+	d.say("   mink read %s --format table -n 10", demoTable)
+	d.say("   kcat -b 127.0.0.1:9092 -C -t %s -o beginning -e | head", demoTopic)
+	d.say("   mink cluster stats; mink fsck --deep")
+	d.say("   find %s -type f", filepath.Join(d.dir, "objects"))
+	return nil
+}
+
+// readBack reads both through both protocols and compares.
+func (d *demo) readBack(ctx context.Context, rows int64, lines []string) error {
+	c, err := d.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	d.say("\n5. The first rows of %s, read through Arrow Flight:", demoTable)
+	sub := *d.app
+	f := readFlags{mode: "log", from: "earliest", format: "table", bucket: -1, limit: 5}
+	if err := sub.printBatches(c.Scan(ctx, client.ScanRequest{Table: demoTable, Bucket: -1, From: f.from, Limit: 5}), f); err != nil {
+		return err
+	}
+	var read int64
+	for b, err := range c.Scan(ctx, client.ScanRequest{Table: demoTable, Bucket: -1}) {
+		if err != nil {
+			return err
+		}
+		read += b.Record.NumRows()
+	}
+	if read != rows {
+		return fmt.Errorf("%s has %d rows after the restart, %d were acknowledged", demoTable, read, rows)
+	}
+	d.say("   all %d rows are there", read)
+
+	got, err := d.consume(ctx, len(lines))
+	if err != nil {
+		return err
+	}
+	for i, l := range lines {
+		if got[i] != l {
+			return fmt.Errorf("line %d of %s is %q after the restart, %q was acknowledged", i, demoTopic, got[i], l)
+		}
+	}
+	d.say("\n6. The topic %s, consumed through Kafka: all %d lines equal, byte for byte; the last is", demoTopic, len(got))
+	d.say("   %s", got[len(got)-1])
+	d.say("\n7. The same topic as a table of four columns, read through Arrow Flight:")
+	f.limit = 3
+	f.columns = []string{"timestamp", "value"}
+	f.format = "json"
+	return sub.printBatches(c.Scan(ctx, client.ScanRequest{Table: "kafka." + demoTopic, Bucket: -1, Columns: f.columns, Limit: 3}), f)
+}
+
+func (d *demo) client() (*client.Client, error) {
+	cfg := client.Default()
+	cfg.Bootstrap = []string{d.flight}
+	return client.New(cfg)
+}
+
+func (d *demo) writeTable(ctx context.Context) (int64, error) {
+	c, err := d.client()
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	desc, err := d.app.descriptor(demoTable, tableFlags{buckets: 1, columns: []string{
+		"date DATE NOT NULL", "precipitation DOUBLE", "temp_max DOUBLE", "temp_min DOUBLE", "wind DOUBLE", "weather STRING",
+	}})
+	if err != nil {
+		return 0, err
+	}
+	if err := c.CreateDatabase(ctx, "demo", true); err != nil {
+		return 0, err
+	}
+	if _, err := c.CreateTable(ctx, desc, true); err != nil {
+		return 0, err
+	}
+	w, err := c.NewWriter(ctx, demoTable, client.DefaultWriter())
+	if err != nil {
+		return 0, err
+	}
+	in, err := openRows(ctx, bytes.NewReader(weatherCSV), "csv", w.Schema(), 500)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Release()
+	var rows int64
+	for in.Next() {
+		if _, err := w.Append(ctx, in.RecordBatch()); err != nil {
+			return 0, err
+		}
+		rows += in.RecordBatch().NumRows()
+	}
+	if err := in.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	return rows, w.Close(ctx)
+}
+
+func (d *demo) produce(ctx context.Context) ([]string, error) {
+	k, err := kgo.NewClient(kgo.SeedBrokers(d.kafka), kgo.DefaultProduceTopic(demoTopic), kgo.AllowAutoTopicCreation(),
+		kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		return nil, err
+	}
+	defer k.Close()
+	var lines []string
+	var records []*kgo.Record
+	for l := range strings.Lines(string(weatherCSV)) {
+		l = strings.TrimRight(l, "\r\n")
+		lines = append(lines, l)
+		records = append(records, &kgo.Record{Value: []byte(l)})
+	}
+	return lines, k.ProduceSync(ctx, records...).FirstErr()
+}
+
+func (d *demo) consume(ctx context.Context, n int) ([]string, error) {
+	k, err := kgo.NewClient(kgo.SeedBrokers(d.kafka), kgo.ConsumeTopics(demoTopic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		return nil, err
+	}
+	defer k.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var got []string
+	for len(got) < n {
+		fetches := k.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return nil, fmt.Errorf("consume %s: %d of %d lines came: %w", demoTopic, len(got), n, err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) { got = append(got, string(r.Value)) })
+	}
+	if len(got) > n {
+		return nil, fmt.Errorf("%s has %d lines, %d were produced", demoTopic, len(got), n)
+	}
+	return got, nil
+}
+
+// start runs this very binary as a node and waits until it is ready.
+func (d *demo) start(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	d.log.Reset()
+	d.process = exec.CommandContext(ctx, self, "serve", "--data-dir", d.dir, "--listen", d.flight, "--kafka-listen", d.kafka, "--http-listen", "off", "--log-format", "text")
+	d.process.Stderr = &d.log
+	out, err := d.process.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := d.process.Start(); err != nil {
+		return err
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		_ = d.process.Wait()
+		return fmt.Errorf("the node did not start:\n%s", d.log.String())
+	}
+	return nil
+}
+
+// kill is kill -9.
+func (d *demo) kill() {
+	if d.process == nil {
+		return
+	}
+	_ = d.process.Process.Kill()
+	_ = d.process.Wait()
+	d.process = nil
+}
+
+func freePort(ctx context.Context) (string, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

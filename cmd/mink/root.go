@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mink-project/mink/core/server"
+	"github.com/mink-project/mink/sdk/client"
+)
+
+// usageError is a wrong call: exit code 2.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// app is what every command shares: global flags and streams. Data goes to
+// out, everything else to errOut.
+type app struct {
+	bootstrap string
+	json      bool
+	config    string
+	quiet     bool
+
+	in          io.Reader
+	out, errOut io.Writer
+}
+
+func newRoot() *cobra.Command {
+	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr}
+	root := &cobra.Command{
+		Use:   "mink",
+		Short: "Lakehouse-native streaming storage",
+		Long: `Mink stores streams of rows on an object store and serves them to Kafka and
+Arrow Flight clients. One binary is the node and its client.
+
+  mink serve                      run a node on embedded defaults
+  mink demo                       see the main job done, on a throw-away node
+  mink write db.events <rows.jsonl
+  mink read db.events --from earliest`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       server.Version,
+	}
+	bootstrap := os.Getenv("MINK_BOOTSTRAP")
+	if bootstrap == "" {
+		bootstrap = "grpc://127.0.0.1:9123"
+	}
+	f := root.PersistentFlags()
+	f.StringVarP(&a.bootstrap, "bootstrap", "b", bootstrap, "nodes to talk to, comma separated; also MINK_BOOTSTRAP")
+	f.BoolVar(&a.json, "json", false, "answer in JSON")
+	f.StringVar(&a.config, "config", "", "TOML file of a node's configuration")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes, only data and errors")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddCommand(serveCommand(a), demoCommand(a), dbCommand(a), tableCommand(a), partitionCommand(a), topicCommand(a), writeCommand(a), readCommand(a),
+		clusterCommand(a), fsckCommand(a), versionCommand(a))
+	return root
+}
+
+// client connects to the bootstrap nodes.
+func (a *app) client() (*client.Client, error) {
+	cfg := client.Default()
+	cfg.Bootstrap = nil
+	for b := range strings.SplitSeq(a.bootstrap, ",") {
+		if b = strings.TrimSpace(b); b != "" {
+			cfg.Bootstrap = append(cfg.Bootstrap, b)
+		}
+	}
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return c, nil
+}
+
+// printJSON writes one JSON value and a newline.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// note tells a person what happened; never mixed with data.
+func (a *app) note(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.errOut, format+"\n", args...)
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/csv"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/spf13/cobra"
+
+	"github.com/mink-project/mink/sdk/client"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+func writeCommand(a *app) *cobra.Command {
+	format, batchRows := "json", 4096
+	cmd := &cobra.Command{
+		Use: "write DB.TABLE [FILE...]", Short: "Append rows from files or standard input",
+		Long: `Appends rows and returns when all of them are durable. Formats: json (one object
+a line), csv (with a header line), arrow (an IPC stream or file), parquet.
+Columns are matched by name; a missing one is null.`,
+		Example: `  mink write db.events <events.jsonl
+  mink write db.events --format csv january.csv february.csv`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("write wants a table")
+			}
+			if !slices.Contains([]string{"json", "csv", "arrow", "parquet"}, format) {
+				return usagef("--format %q: want json, csv, arrow or parquet", format)
+			}
+			if batchRows < 1 {
+				return usagef("--batch-rows must be 1 or more")
+			}
+			files := args[1:]
+			if len(files) == 0 {
+				files = []string{"-"}
+			}
+			n, err := a.write(cmd.Context(), args[0], files, format, batchRows)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]int64{"rows": n})
+			}
+			a.note("%d rows are durable in %s", n, args[0])
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", format, "json, csv, arrow or parquet")
+	cmd.Flags().IntVar(&batchRows, "batch-rows", batchRows, "rows of one batch, for json and csv")
+	return cmd
+}
+
+func (a *app) write(ctx context.Context, table string, files []string, format string, batchRows int) (rows int64, err error) {
+	c, err := a.client()
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	w, err := c.NewWriter(ctx, table, client.DefaultWriter())
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range files {
+		n, err := a.writeFile(ctx, w, name, format, batchRows)
+		rows += n
+		if err != nil {
+			closing, cancel := context.WithCancel(ctx)
+			cancel()
+			_ = w.Close(closing)
+			return rows, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return rows, w.Close(ctx)
+}
+
+// rowReader reads batches; like array.RecordReader, with an end.
+type rowReader interface {
+	Next() bool
+	RecordBatch() arrow.RecordBatch
+	Err() error
+	Release()
+}
+
+func (a *app) writeFile(ctx context.Context, w *client.Writer, name, format string, batchRows int) (rows int64, err error) {
+	in := a.in
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		in = f
+	}
+	r, err := openRows(ctx, in, format, w.Schema(), batchRows)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Release()
+	for r.Next() {
+		rec := r.RecordBatch()
+		if _, err := w.Append(ctx, rec); err != nil {
+			return rows, fmt.Errorf("after %d rows: %w", rows, err)
+		}
+		rows += rec.NumRows()
+	}
+	if err := r.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return rows, fmt.Errorf("after %d rows: %w", rows, err)
+	}
+	return rows, nil
+}
+
+func openRows(ctx context.Context, in io.Reader, format string, schema *arrow.Schema, batchRows int) (rowReader, error) {
+	switch format {
+	case "json":
+		return array.NewJSONReader(in, schema, array.WithChunk(batchRows)), nil
+	case "csv":
+		return csv.NewInferringReader(in, csv.WithHeader(true), csv.WithChunk(batchRows),
+			csv.WithNullReader(true, ""), csv.WithColumnTypes(columnTypes(schema))), nil
+	case "arrow":
+		return ipc.NewReader(in, ipc.WithAllocator(memory.DefaultAllocator))
+	default:
+		return openParquet(ctx, in, batchRows)
+	}
+}
+
+// columnTypes makes a CSV's columns the table's, by name.
+func columnTypes(s *arrow.Schema) map[string]arrow.DataType {
+	m := map[string]arrow.DataType{}
+	for _, f := range s.Fields() {
+		m[f.Name] = f.Type
+	}
+	return m
+}
+
+func openParquet(ctx context.Context, in io.Reader, batchRows int) (rowReader, error) {
+	f, ok := in.(*os.File)
+	if !ok {
+		return nil, fmt.Errorf("parquet wants a file: %w", mink.ErrInvalid)
+	}
+	pf, err := file.NewParquetReader(f)
+	if err != nil {
+		return nil, err
+	}
+	r, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: int64(batchRows)}, memory.DefaultAllocator)
+	if err != nil {
+		return nil, err
+	}
+	rr, err := r.GetRecordReader(ctx, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return rr, nil
+}
+
+var defaultAllocator = memory.DefaultAllocator

@@ -1,0 +1,91 @@
+package server
+
+import (
+	"time"
+
+	"github.com/mink-project/mink/core/internal/loop"
+	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/stream"
+)
+
+// figures are the node's numbers for /metrics and `mink cluster stats`.
+func (p *parts) figures() []ops.Figure {
+	if p.node == nil {
+		return nil
+	}
+	s := p.node.Stats()
+	ready := 0.0
+	if s.Ready {
+		ready = 1
+	}
+	out := []ops.Figure{
+		{Name: "mink_node_ready", Help: "1 when the node serves.", Value: ready},
+		{Name: "mink_node_epoch", Help: "Node epoch; 0 while not registered.", Value: float64(s.Epoch)},
+		{Name: "mink_metadata_applied_index", Help: "Metadata index that this node has applied.", Value: float64(s.Applied)},
+		{Name: "mink_node_buckets", Help: "Buckets led here.", Value: float64(len(s.Buckets))},
+	}
+	out = append(out, engineFigures(s.Engine)...)
+	for _, l := range p.loops() {
+		out = append(out, loopFigures(l)...)
+	}
+	return out
+}
+
+func engineFigures(e stream.Stats) []ops.Figure {
+	counter := func(name, help string, v int64) ops.Figure {
+		return ops.Figure{Name: name, Help: help, Counter: true, Value: float64(v)}
+	}
+	gauge := func(name, help string, v int64) ops.Figure {
+		return ops.Figure{Name: name, Help: help, Value: float64(v)}
+	}
+	return []ops.Figure{
+		counter("mink_wal_objects_total", "Write-ahead objects acknowledged by the store.", e.Bulks),
+		counter("mink_wal_bytes_total", "Bytes of write-ahead objects.", e.BulkBytes),
+		gauge("mink_wal_in_flight_objects", "Write-ahead objects on their way to the store.", int64(e.InFlight)),
+		counter("mink_stream_objects_total", "Stream objects written: uploads and merges.", e.Puts),
+		counter("mink_stream_bytes_total", "Bytes of stream objects written.", e.PutBytes),
+		counter("mink_stream_reads_total", "Ranged reads from the store.", e.Gets),
+		counter("mink_stream_read_bytes_total", "Bytes read from the store.", e.GetBytes),
+		counter("mink_stream_compactions_total", "Merges committed.", e.Compactions),
+		counter("mink_stream_objects_deleted_total", "Destroyed objects deleted from the store.", e.ObjectsDeleted),
+		counter("mink_wal_slots_deleted_total", "Write-ahead objects deleted from the store.", e.SlotsDeleted),
+		counter("mink_stream_orphans_deleted_total", "Objects of ended epochs that nothing named, deleted.", e.OrphansDeleted),
+		gauge("mink_log_cache_bytes", "Memory of the newest records.", e.LogCacheBytes),
+		gauge("mink_log_cache_pinned_bytes", "Of it: records that are not in stream objects yet.", e.PinnedBytes),
+		gauge("mink_block_cache_bytes", "Memory of blocks read back.", e.Blocks.Bytes),
+		counter("mink_block_cache_hits_total", "Blocks found in memory.", e.Blocks.Hits),
+		counter("mink_block_cache_misses_total", "Blocks fetched from the store.", e.Blocks.Misses),
+		gauge("mink_stream_trims_held", "Buckets whose trim waits, for a checkpoint.", int64(e.TrimsHeld)),
+	}
+}
+
+func loopFigures(l loop.Status) []ops.Figure {
+	labels, values := []string{"loop"}, []string{l.Name}
+	last := 0.0
+	if !l.LastEnd.IsZero() {
+		last = float64(l.LastEnd.UnixMilli()) / 1000
+	}
+	return []ops.Figure{
+		{Name: "mink_loop_runs_total", Help: "Runs of a periodic job.", Counter: true, Labels: labels, Values: values, Value: float64(l.Runs)},
+		{Name: "mink_loop_failures_total", Help: "Failed runs of a periodic job.", Counter: true, Labels: labels, Values: values, Value: float64(l.Failures)},
+		{Name: "mink_loop_last_run_seconds", Help: "When a periodic job last ended, seconds since 1970.", Labels: labels, Values: values, Value: last},
+		{Name: "mink_loop_interval_seconds", Help: "Interval of a periodic job.", Labels: labels, Values: values, Value: l.Interval.Seconds()},
+	}
+}
+
+// loops lists every periodic job of the process.
+func (p *parts) loops() []loop.Status {
+	s := p.node.Stats()
+	out := append([]loop.Status{}, s.Loops...)
+	out = append(out, p.coordinator.Loops()...)
+	for _, l := range s.Engine.Loops {
+		out = append(out, loop.Status{
+			Name: l.Name, Interval: l.Interval, LastEnd: l.Last, Next: l.Next,
+			Runs: uint64(l.Runs), Failures: uint64(l.Failures), LastError: l.Error,
+		})
+	}
+	return out
+}
+
+// uptime is how long the process runs as a node.
+func (p *parts) uptime() time.Duration { return p.node.Uptime() }

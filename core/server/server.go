@@ -1,0 +1,330 @@
+// Package server puts a node together: configuration, stores, metadata, the
+// node, the coordinator and the listeners, started and stopped in an order that
+// loses nothing.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/core/coordinator"
+	"github.com/mink-project/mink/core/kafka"
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/sqllog"
+	"github.com/mink-project/mink/core/node"
+	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// Version is stamped by the build.
+var Version = "dev"
+
+// featureLevel gates commands that older nodes do not know.
+const featureLevel = 1
+
+// Addresses is where a started node listens; "" for a port that is off.
+type Addresses struct {
+	Flight, Kafka, HTTP string
+}
+
+// parts is what a node is made of, in the order of their opening.
+type parts struct {
+	cfg         Config
+	logger      *slog.Logger
+	unlock      func() error
+	objects     objstore.Store
+	wal         objstore.Store
+	log         metalog.Log
+	replica     *metalog.Replica
+	node        *node.Node
+	coordinator *coordinator.Coordinator
+	ops         *ops.Server
+	kafka       *kafka.Server
+	flight      flightListener
+	http        net.Listener
+}
+
+// Run runs a node until ctx is done. ready is called once, when the node serves.
+func Run(ctx context.Context, cfg Config, logger *slog.Logger, ready func(Addresses)) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	p := &parts{cfg: cfg, logger: logger}
+	if err := p.open(ctx); err != nil {
+		return errors.Join(err, p.close())
+	}
+	err := p.run(ctx, ready)
+	return errors.Join(err, p.close())
+}
+
+// open builds every part and binds every port before the node registers, so
+// that a port in use or a wrong path changes nothing in the cluster.
+func (p *parts) open(ctx context.Context) (err error) {
+	if p.unlock, err = lockDataDir(p.cfg.DataDir); err != nil {
+		return err
+	}
+	if err := p.openStorage(ctx); err != nil {
+		return err
+	}
+	if err := p.openListeners(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (p *parts) openStorage(ctx context.Context) (err error) {
+	if p.objects, err = openStore(p.cfg.storageURI()); err != nil {
+		return err
+	}
+	p.wal = p.objects
+	if p.cfg.walURI() != p.cfg.storageURI() {
+		if p.wal, err = openStore(p.cfg.walURI()); err != nil {
+			return err
+		}
+	}
+	if p.log, err = sqllog.Open(ctx, p.cfg.metaURL(), p.logger); err != nil {
+		return fmt.Errorf("metadata database %s: %w", redactURL(p.cfg.metaURL()), err)
+	}
+	mcfg := metalog.Default()
+	mcfg.FeatureLevel, mcfg.WriterVersion = featureLevel, Version
+	if p.replica, err = metalog.Open(ctx, p.log, mcfg, p.logger); err != nil {
+		return fmt.Errorf("metadata database %s: %w", redactURL(p.cfg.metaURL()), err)
+	}
+	return nil
+}
+
+func (p *parts) openListeners(ctx context.Context) (err error) {
+	if p.cfg.HTTPListen != off {
+		if p.http, err = listen(ctx, "http_listen", p.cfg.HTTPListen); err != nil {
+			return err
+		}
+	}
+	backend := &backend{parts: p}
+	p.ops = ops.New(p.logger, p.readiness, p.figures)
+	if p.cfg.KafkaListen != off {
+		kcfg := kafka.Default()
+		kcfg.Listen = p.cfg.KafkaListen
+		kcfg.ClusterID = p.cfg.ClusterID
+		kcfg.Database = p.cfg.KafkaDatabase
+		kcfg.AutoCreateTopics = p.cfg.AutoCreateTopics
+		kcfg.DefaultPartitions = p.cfg.DefaultPartitions
+		if p.kafka, err = kafka.New(kcfg, kafkaBackend{backend}, p.ops.Kafka(), p.logger); err != nil {
+			return err
+		}
+		if err := p.kafka.Open(ctx); err != nil {
+			return inUse("kafka_listen", p.cfg.KafkaListen, err)
+		}
+	}
+	if p.flight, err = openFlight(ctx, p.cfg, backend, p.logger); err != nil {
+		return inUse("listen", p.cfg.Listen, err)
+	}
+	return p.buildNode()
+}
+
+func (p *parts) buildNode() (err error) {
+	scfg, err := p.streamConfig()
+	if err != nil {
+		return err
+	}
+	ncfg := node.Default()
+	ncfg.NodeID, ncfg.Version, ncfg.FeatureLevel = mink.NodeID(p.cfg.NodeID), Version, featureLevel
+	a := p.advertised()
+	ncfg.FlightAddress, ncfg.KafkaAddress, ncfg.HTTPAddress = a.Flight, a.Kafka, a.HTTP
+	ncfg.LeaseTTL = time.Duration(p.cfg.LeaseTTL)
+	ncfg.LogRetentionInterval = time.Duration(p.cfg.LogRetentionInterval)
+	ncfg.Stream = scfg
+	p.node, err = node.New(ncfg, node.Deps{Meta: p.replica, Log: p.log, Objects: p.objects, WALStore: p.wal, Logger: p.logger})
+	if err != nil {
+		return err
+	}
+	ccfg := coordinator.Default()
+	ccfg.LeaseTTL = time.Duration(p.cfg.LeaseTTL)
+	ccfg.Tick = time.Duration(p.cfg.CoordinatorTick)
+	ccfg.SnapshotInterval = time.Duration(p.cfg.MetadataSnapshotInterval)
+	ccfg.ProducerOffsetsTTL = time.Duration(p.cfg.ProducerOffsetsTTL)
+	ccfg.WALWindow = uint64(scfg.WALWindow)
+	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{Meta: p.replica, Log: p.log, WALStore: p.wal, Self: p.node.Self, Logger: p.logger})
+	return err
+}
+
+// streamConfig is the engine's default for this store and machine, with what
+// the operator set.
+func (p *parts) streamConfig() (stream.Config, error) {
+	c := stream.Default(p.wal.Capabilities(), memoryLimit())
+	c.WALUploadInterval = time.Duration(p.cfg.WALUploadInterval)
+	c.WALBatchBytes = int64(p.cfg.WALBatchBytes)
+	c.WALBulkBytesMax = max(c.WALBulkBytesMax, c.WALBatchBytes)
+	c.WALGiveUpAfter = 2 * time.Duration(p.cfg.LeaseTTL)
+	c.DestroyGrace = time.Duration(p.cfg.ObjectGrace)
+	if p.cfg.WALBatchInterval > 0 {
+		c.WALBatchInterval = time.Duration(p.cfg.WALBatchInterval)
+	}
+	if p.cfg.WALIdleWait > 0 {
+		c.WALIdleWait = time.Duration(p.cfg.WALIdleWait)
+	}
+	if p.cfg.LogCacheBytes > 0 {
+		c.LogCacheBytes = int64(p.cfg.LogCacheBytes)
+		c.UploadBytes = min(c.UploadBytes, c.LogCacheBytes*7/10)
+	}
+	if p.cfg.BlockCacheBytes > 0 {
+		c.BlockCacheBytes = int64(p.cfg.BlockCacheBytes)
+	}
+	return c, c.Validate()
+}
+
+func listen(ctx context.Context, key, addr string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	return l, inUse(key, addr, err)
+}
+
+// inUse says what to do about a port that cannot be had.
+func inUse(key, addr string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s %s: the port is in use; stop the process that holds it or choose another address: %w", key, addr, err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%s %s: not allowed to listen there; choose a port above 1023: %w", key, addr, err)
+	default:
+		return fmt.Errorf("%s %s: %w", key, addr, err)
+	}
+}
+
+func (p *parts) bound() Addresses {
+	a := Addresses{Flight: p.flight.Addr().String()}
+	if p.kafka != nil {
+		a.Kafka = p.kafka.Addr().String()
+	}
+	if p.http != nil {
+		a.HTTP = p.http.Addr().String()
+	}
+	return a
+}
+
+// advertised is what other nodes and clients are told.
+func (p *parts) advertised() Addresses {
+	a := p.bound()
+	if p.cfg.Advertise != "" {
+		a.Flight = p.cfg.Advertise
+	}
+	if p.cfg.KafkaAdvertise != "" && p.kafka != nil {
+		a.Kafka = p.cfg.KafkaAdvertise
+	}
+	return a
+}
+
+// run starts from the inside out and stops from the outside in: listeners stop
+// reading first and answer what they read; then the node drains; the metadata
+// replica, which the drain needs, ends last.
+func (p *parts) run(ctx context.Context, ready func(Addresses)) error {
+	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopInner()
+	middle, stopMiddle := context.WithCancel(inner)
+	defer stopMiddle()
+	outer, stopOuter := context.WithCancel(ctx)
+	defer stopOuter()
+
+	var in, mid, out errgroup.Group
+	in.Go(func() error {
+		defer stopOuter()
+		return p.replica.Run(inner)
+	})
+	mid.Go(func() error {
+		defer stopOuter()
+		return p.node.Run(middle)
+	})
+	mid.Go(func() error { return p.coordinator.Run(middle) })
+
+	err := p.serve(outer, &out, stopOuter, ready)
+	stopOuter()
+	err = errors.Join(err, out.Wait())
+	stopMiddle()
+	err = errors.Join(err, mid.Wait())
+	stopInner()
+	return errors.Join(err, in.Wait())
+}
+
+// serve opens the ports to clients once the node is ready, and returns when ctx
+// is done.
+func (p *parts) serve(ctx context.Context, g *errgroup.Group, stop func(), ready func(Addresses)) error {
+	if p.http != nil {
+		g.Go(func() error {
+			defer stop()
+			return p.ops.Serve(ctx, p.http)
+		})
+	}
+	if err := p.node.WaitReady(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if p.kafka != nil {
+		g.Go(func() error {
+			defer stop()
+			return p.kafka.Run(ctx)
+		})
+	}
+	g.Go(func() error {
+		defer stop()
+		return p.flight.Run(ctx)
+	})
+	ready(p.bound())
+	<-ctx.Done()
+	return nil
+}
+
+// close frees whatever open built, newest first.
+func (p *parts) close() error {
+	var errs []error
+	if p.flight != nil {
+		errs = append(errs, p.flight.Close())
+	}
+	if p.kafka != nil {
+		errs = append(errs, p.kafka.Close())
+	}
+	if p.http != nil {
+		if err := p.http.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if p.log != nil {
+		errs = append(errs, p.log.Close())
+	}
+	if p.wal != nil && p.wal != p.objects {
+		errs = append(errs, p.wal.Close())
+	}
+	if p.objects != nil {
+		errs = append(errs, p.objects.Close())
+	}
+	if p.unlock != nil {
+		errs = append(errs, p.unlock())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *parts) readiness() (bool, string) {
+	if p.node == nil {
+		return false, "starting"
+	}
+	return p.node.Ready()
+}
+
+// absolute makes a data directory printable.
+func absolute(path string) string {
+	if a, err := filepath.Abs(path); err == nil {
+		return a
+	}
+	return path
+}
