@@ -1,6 +1,202 @@
 package stream
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"time"
 
-// CompactNow is not built yet.
-func (e *Engine) CompactNow(ctx context.Context) error { return nil }
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+const (
+	// rewriteChecks bounds the indexes that one look for half-dead objects reads.
+	rewriteChecks = 16
+	// staleTries is how often a merge whose plan went stale is planned anew at once.
+	staleTries = 3
+)
+
+// compactState belongs to the holder of turn.
+type compactState struct {
+	turn    chan struct{}
+	seed    maphash.Seed
+	checked map[plan.ObjectID]uint64 // ranges that an object had when it was found live enough
+}
+
+// CompactNow merges until nothing is due: one job at a time, each planned on a
+// view that holds the one before.
+func (e *Engine) CompactNow(ctx context.Context) error {
+	select {
+	case e.compaction.turn <- struct{}{}:
+		defer func() { <-e.compaction.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	stale := 0
+	for {
+		if err := e.failure(); err != nil {
+			return err
+		}
+		did, err := e.compactOnce(ctx)
+		if errors.Is(err, mink.ErrConflict) && stale < staleTries {
+			stale++
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("compact: %w", err)
+		}
+		if !did {
+			return nil
+		}
+	}
+}
+
+func (e *Engine) compactOnce(ctx context.Context) (bool, error) {
+	view := e.deps.Meta.View()
+	mine := e.myObjects(view)
+	job, ok := plan.PlanCompaction(e.cfg.Compaction, mine, time.Now().UnixMilli(), func(id plan.ObjectID) (mink.StreamID, bool) {
+		r := view.ObjectRanges(id)
+		if len(r) == 0 {
+			return 0, false
+		}
+		return r[0].Stream, true
+	})
+	if !ok {
+		var err error
+		if job, ok, err = e.rewriteJob(ctx, view, mine); err != nil || !ok {
+			return false, err
+		}
+	}
+	return true, e.merge(ctx, view, job)
+}
+
+// liveWALs are the incarnations that may propose.
+func liveWALs(view View) []plan.WALID {
+	var live []plan.WALID
+	for w := range view.WALs() {
+		if !w.Sealed {
+			live = append(live, w.ID)
+		}
+	}
+	return live
+}
+
+// responsible reports that this incarnation looks after the writer's objects.
+func (e *Engine) responsible(live []plan.WALID, writer plan.WALID) bool {
+	w, ok := plan.Compactor(writer, live)
+	return ok && w == e.deps.WAL
+}
+
+func (e *Engine) myObjects(view View) []plan.Object {
+	live := liveWALs(view)
+	var mine []plan.Object
+	for o := range view.Objects() {
+		if e.responsible(live, o.WAL) {
+			mine = append(mine, o)
+		}
+	}
+	return mine
+}
+
+// rewriteJob finds an object that is more than half dead. Tier 0 is merged soon
+// anyway. An object whose ranges did not change since it was found live enough
+// is not looked at again.
+func (e *Engine) rewriteJob(ctx context.Context, view View, mine []plan.Object) (plan.Job, bool, error) {
+	if len(e.compaction.checked) > 2*len(mine)+64 { // forget objects that are gone
+		named := make(map[plan.ObjectID]uint64, len(mine))
+		for _, o := range mine {
+			if mark, ok := e.compaction.checked[o.ID]; ok {
+				named[o.ID] = mark
+			}
+		}
+		e.compaction.checked = named
+	}
+	checks := 0
+	for _, o := range mine {
+		if o.Tier == 0 && o.ID.Kind != plan.KindStream {
+			continue
+		}
+		ranges := view.ObjectRanges(o.ID)
+		mark := e.mark(ranges)
+		if e.compaction.checked[o.ID] == mark {
+			continue
+		}
+		if checks++; checks > rewriteChecks {
+			break
+		}
+		src, err := e.openSource(ctx, o.ID, false)
+		if err != nil {
+			return plan.Job{}, false, err
+		}
+		live, total := liveBytes(src, ranges)
+		if plan.RewriteDue(live, total) {
+			return plan.Job{Sources: []plan.ObjectID{o.ID}, Tier: o.Tier}, true, nil
+		}
+		e.compaction.checked[o.ID] = mark
+	}
+	return plan.Job{}, false, nil
+}
+
+func (e *Engine) mark(ranges []plan.ObjectRange) uint64 {
+	var sum uint64 // order does not matter
+	for _, r := range ranges {
+		sum += maphash.Comparable(e.compaction.seed, r)
+	}
+	return sum
+}
+
+// liveBytes estimates what the ranges keep of an object: of a block that is
+// partly live, the share of its offsets.
+func liveBytes(src source, ranges []plan.ObjectRange) (live, total int64) {
+	for i := range src.index.Blocks {
+		total += src.index.Blocks[i].Len()
+	}
+	for _, r := range ranges {
+		for _, b := range src.index.BlocksFrom(r.Stream, r.Start) {
+			if b.Start >= r.End {
+				break
+			}
+			share := float64(min(b.End(), r.End)-max(b.Start, r.Start)) / float64(b.Span)
+			live += int64(share * float64(b.Len()))
+		}
+	}
+	return live, total
+}
+
+// merge carries out one job. Its outputs are deleted again when the plan turned
+// out stale, and left to the sweep when their fate is unknown.
+func (e *Engine) merge(ctx context.Context, view View, job plan.Job) error {
+	m := newMerger(e, view, job)
+	command, err := m.run(ctx)
+	if err != nil {
+		e.abandon(m.written)
+		return err
+	}
+	err = e.deps.Meta.ReplaceObjects(ctx, command)
+	switch {
+	case err == nil:
+		e.stats.compactions.Add(1)
+		// Fresh outputs are live: a frame that a trim cut through cannot be halved,
+		// so looking again before the ranges change would never end.
+		now := e.deps.Meta.View()
+		for _, o := range m.objects {
+			e.compaction.checked[o.ID] = e.mark(now.ObjectRanges(o.ID))
+		}
+		return nil
+	case errors.Is(err, mink.ErrFenced):
+		e.fail(fmt.Errorf("replace objects by wal %s: %w", e.deps.WAL, err))
+	case refused(err):
+		keys := make([]string, 0, len(m.written))
+		for _, o := range m.written {
+			keys = append(keys, o.Key())
+		}
+		if derr := deleteKeys(ctx, e.deps.Objects, keys); derr != nil {
+			e.abandon(m.written)
+		}
+	default:
+		e.abandon(m.written)
+	}
+	return fmt.Errorf("replace %d objects: %w", len(job.Sources), err)
+}

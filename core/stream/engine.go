@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"time"
@@ -64,12 +65,15 @@ type Engine struct {
 		cached    int64   // accounted bytes of all of these
 	}
 
-	uploads  uploadState
-	blocks   *cache.Cache[blockKey, []Frame]
-	indexes  *cache.Cache[plan.ObjectID, *object.Index]
-	ahead    *semaphore.Weighted // bytes of all readaheads
-	prefetch sync.WaitGroup      // spawned work
-	stats    counters
+	uploads    uploadState
+	compaction compactState
+	cleaning   cleanState
+	left       leftovers
+	blocks     *cache.Cache[blockKey, []Frame]
+	indexes    *cache.Cache[plan.ObjectID, *object.Index]
+	ahead      *semaphore.Weighted // bytes of all readaheads
+	prefetch   sync.WaitGroup      // spawned work
+	stats      counters
 
 	committerWake signal // the open bulk may be due
 	uploadWake    signal // bytes press
@@ -117,7 +121,8 @@ func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e.ahead = semaphore.NewWeighted(cfg.ReadaheadBudget)
 	e.committerWake, e.uploadWake, e.ackedWake = newSignal(), newSignal(), newSignal()
 	e.failedc = make(chan struct{})
-	e.uploads.turn = make(chan struct{}, 1)
+	e.uploads.turn, e.compaction.turn, e.cleaning.turn = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	e.compaction.checked, e.compaction.seed = map[plan.ObjectID]uint64{}, maphash.MakeSeed()
 	return e
 }
 

@@ -173,6 +173,9 @@ func (s *Stream) readRange(ctx context.Context, r plan.Range, cachedOnly bool, c
 		if blocks[k].Start >= r.End {
 			break
 		}
+		if *left <= 0 && len(res.Frames) > 0 {
+			return true, nil
+		}
 		frames, err := e.block(ctx, src, blocks[k:], r.End, cachedOnly, cur.window)
 		if err != nil {
 			return false, err

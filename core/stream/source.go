@@ -66,9 +66,14 @@ func (e *Engine) openSource(ctx context.Context, id plan.ObjectID, cachedOnly bo
 }
 
 func (e *Engine) get(ctx context.Context, o plan.Object, pos, n int64) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.ReadTimeout)
+	limited, cancel := context.WithTimeout(ctx, e.cfg.ReadTimeout)
 	defer cancel()
-	resp, err := e.storeOf(o.ID).GetRange(ctx, objstore.GetRangeRequest{Key: o.Key(), Offset: pos, Length: n})
+	resp, err := e.storeOf(o.ID).GetRange(limited, objstore.GetRangeRequest{Key: o.Key(), Offset: pos, Length: n})
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		// Not the caller's deadline: those who wait for the same bytes must not
+		// take it for theirs.
+		return nil, fmt.Errorf("no answer within %s: %w", e.cfg.ReadTimeout, objstore.ErrUnavailable)
+	}
 	if err != nil {
 		return nil, err
 	}

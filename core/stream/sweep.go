@@ -1,6 +1,153 @@
 package stream
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
-// SweepNow is not built yet.
-func (e *Engine) SweepNow(ctx context.Context) error { return nil }
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// SweepNow deletes what no command will ever name: objects that ended epochs
+// wrote and did not commit, WAL slots that recovery left behind, and late PUTs
+// that landed after their object was deleted. It runs again and again: what
+// lands after one sweep is found by the next.
+//
+// Only epochs that the state calls recovered are listed: nothing of them can
+// be named any more that the view does not name. The slot at the log's end is
+// the tombstone; it is never deleted. Its place comes from the state, never from
+// the list.
+func (e *Engine) SweepNow(ctx context.Context) error {
+	view := e.deps.Meta.View()
+	live := liveWALs(view)
+	errs := []error{e.sweepLeftovers(ctx, view)}
+	var destroyed map[plan.ObjectID]bool
+	for w := range view.WALs() {
+		if !w.Recovered || !e.responsible(live, w.ID) {
+			continue
+		}
+		if destroyed == nil {
+			destroyed = map[plan.ObjectID]bool{}
+			for d := range view.Destroyed() {
+				destroyed[d.Object.ID] = true
+			}
+		}
+		known := func(id plan.ObjectID) bool {
+			_, named := view.Object(id)
+			return named || destroyed[id] // CleanNow's
+		}
+		errs = append(errs, e.sweepData(ctx, w, known), e.sweepSlots(ctx, w, known))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) sweepData(ctx context.Context, w plan.WAL, known func(plan.ObjectID) bool) error {
+	prefix := plan.DataPrefix(w.ID)
+	return e.sweepPrefix(ctx, e.deps.Objects, prefix, func(o objstore.ObjectInfo) bool {
+		id, ok := parseData(w.ID, strings.TrimPrefix(o.Key, prefix))
+		return ok && !known(id) && time.Since(o.Modified) >= e.cfg.OrphanAge
+	})
+}
+
+func (e *Engine) sweepSlots(ctx context.Context, w plan.WAL, known func(plan.ObjectID) bool) error {
+	prefix := plan.WALPrefix(w.ID)
+	return e.sweepPrefix(ctx, e.deps.WALStore, prefix, func(o objstore.ObjectInfo) bool {
+		seq, ok := parseSlot(strings.TrimPrefix(o.Key, prefix))
+		if !ok || !plan.SlotDeletable(w, seq, known(plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindWAL, Seq: seq})) {
+			return false
+		}
+		return time.Since(o.Modified) >= e.cfg.OrphanAge
+	})
+}
+
+// sweepPrefix lists a prefix to its end and deletes what is dead.
+func (e *Engine) sweepPrefix(ctx context.Context, store objstore.Store, prefix string, dead func(objstore.ObjectInfo) bool) error {
+	after := ""
+	for {
+		page, err := store.List(ctx, objstore.ListRequest{Prefix: prefix, StartAfter: after})
+		if err != nil {
+			return fmt.Errorf("sweep %s: %w", prefix, err)
+		}
+		var keys []string
+		for _, o := range page.Objects {
+			if after = o.Key; dead(o) {
+				keys = append(keys, o.Key)
+			}
+		}
+		for len(keys) > 0 {
+			n := min(len(keys), objstore.DeleteMax)
+			if err := deleteKeys(ctx, store, keys[:n]); err != nil {
+				return fmt.Errorf("sweep %s: %w", prefix, err)
+			}
+			e.stats.orphansDeleted.Add(int64(n))
+			keys = keys[n:]
+		}
+		if !page.More {
+			return nil
+		}
+	}
+}
+
+// sweepLeftovers deletes this epoch's own uncommitted objects.
+func (e *Engine) sweepLeftovers(ctx context.Context, view View) error {
+	e.left.Lock()
+	list := e.left.list
+	e.left.list = nil
+	e.left.Unlock()
+	if len(list) == 0 {
+		return nil
+	}
+	destroyed := map[plan.ObjectID]bool{}
+	for d := range view.Destroyed() {
+		destroyed[d.Object.ID] = true
+	}
+	var keep []leftover
+	var failed error
+	for _, l := range list {
+		if _, named := view.Object(l.object.ID); named || destroyed[l.object.ID] {
+			continue // it was committed after all
+		}
+		if time.Since(l.since) < e.cfg.OrphanAge {
+			keep = append(keep, l)
+			continue
+		}
+		if err := deleteKeys(ctx, e.deps.Objects, []string{l.object.Key()}); err != nil {
+			keep, failed = append(keep, l), err
+			continue
+		}
+		e.stats.orphansDeleted.Add(1)
+	}
+	e.left.Lock()
+	e.left.list = append(keep, e.left.list...)
+	e.left.Unlock()
+	return failed
+}
+
+// parseData reads "<counter, 20 digits>-<sso|so>". What is not exactly a key
+// that plan.Key writes is none of the sweep's business.
+func parseData(w plan.WALID, name string) (plan.ObjectID, bool) {
+	digits, kind, ok := strings.Cut(name, "-")
+	seq, isSeq := parseSlot(digits)
+	id := plan.ObjectID{Epoch: w.Epoch, Seq: seq}
+	switch kind {
+	case "sso":
+		id.Kind = plan.KindStreamSet
+	case "so":
+		id.Kind = plan.KindStream
+	default:
+		ok = false
+	}
+	return id, ok && isSeq
+}
+
+func parseSlot(digits string) (uint64, bool) {
+	if len(digits) != 20 {
+		return 0, false
+	}
+	seq, err := strconv.ParseUint(digits, 10, 64)
+	return seq, err == nil
+}

@@ -121,6 +121,11 @@ func (e *Engine) prepareUpload(ctx context.Context) (*pendingCommit, error) {
 		g.Go(func() error { return e.writeUpload(gctx, j) })
 	}
 	if err := g.Wait(); err != nil {
+		for _, j := range jobs { // written or not, under ids that are never used again
+			if !j.object.ID.IsZero() {
+				e.abandon([]plan.Object{j.object})
+			}
+		}
 		return nil, err
 	}
 	for _, j := range jobs {
