@@ -1,15 +1,17 @@
-// Package tablet is one bucket's data: the log tablet turns appends into
-// offsets, keeps idempotent writers exact, and answers reads, timestamps and
-// epochs over one stream of the engine.
 package tablet
 
 import (
 	"context"
-	"errors"
-
-	"github.com/apache/arrow-go/v18/arrow"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/record/arrowipc"
+	"github.com/mink-project/mink/core/record/kafkabatch"
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -34,42 +36,155 @@ type Stream interface {
 	Trim(context.Context, mink.Offset) error
 }
 
-// AppendResult is where an append landed. A duplicate that is older than the
-// window remembers answers First = Last = -1: accepted once, offset unknown.
-type AppendResult struct {
-	First, Last     mink.Offset
-	CommitTimestamp int64 // ms
-	LogAppendTime   bool  // the records' timestamp is CommitTimestamp
-	Duplicate       bool
-	LogStart        mink.Offset
+type engineStream struct{ *stream.Stream }
+
+func (s engineStream) Append(r stream.AppendRequest) (Ticket, error) {
+	t, err := s.Stream.Append(r)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
-// Pending is an append on its way to the store. Several may be open at once.
-type Pending struct{}
+// OnStream makes a Stream of the engine's.
+func OnStream(s *stream.Stream) Stream { return engineStream{s} }
 
-// Done is closed once the outcome is known.
-func (p *Pending) Done() <-chan struct{} { return nil }
-
-// Result is valid after Done; a nil error means durable and visible.
-func (p *Pending) Result() (AppendResult, error) { return AppendResult{}, errors.New("not built yet") }
-
-// KafkaAppend is what a Produce request says about its batch.
-type KafkaAppend struct {
-	AllowZstd bool // Produce >= 7
+// layout is one schema version, compiled. columns is for conversion to rows.
+type layout struct {
+	*arrowipc.Layout
+	topic bool // the four columns of a Kafka topic
 }
 
-// ArrowAppend is one Arrow batch. Metadata and Body are the two halves of one
-// IPC record-batch message and are not kept. Count 0 with empty halves only
-// advances the writer.
-type ArrowAppend struct {
-	SchemaID    mink.SchemaID
-	Metadata    []byte
-	Body        []byte
-	Count       int32         // rows, must be the message's
-	Changes     []byte        // nil: every row is an append
-	WriterID    mink.WriterID // mink.NoWriter: none
-	WriterEpoch int16
-	Sequence    int32 // of this batch; counts batches
+// settings is what Update replaces.
+type settings struct {
+	layouts []*layout // by schema id - 1
+	options schema.Options
+}
+
+func (s *settings) current() mink.SchemaID { return mink.SchemaID(len(s.layouts)) }
+
+func (s *settings) layout(id mink.SchemaID) (*layout, bool) {
+	if id < 1 || int(id) > len(s.layouts) {
+		return nil, false
+	}
+	return s.layouts[id-1], true
+}
+
+// Log is a log tablet: one leadership of one bucket. Safe for concurrent use.
+type Log struct {
+	s        Stream
+	cfg      Config
+	codecs   *Codecs
+	settings atomic.Pointer[settings]
+	openedAt mink.Offset
+	counts   counters
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		st      *state
+		flights []flight // appends that were not durable when last looked at, by offset
+		hdr     [record.HeaderSize]byte
+		parts   [8][]byte
+	}
+	latest     latestScan
+	quarantine quarantine
+}
+
+// flight is an append that is not known to be durable.
+type flight struct {
+	end    mink.Offset
+	ticket Ticket
+}
+
+// OpenLog makes a log tablet over a stream that was opened under
+// cfg.LeaderEpoch. It reads the last checkpoint and the frames behind it, so
+// that writer windows, epochs and times are exactly those of the leader before.
+// The caller keeps the stream and closes it after the tablet. Errors:
+// mink.ErrCorrupt (the tablet must stay closed), what the stream answers.
+func OpenLog(ctx context.Context, s Stream, cfg Config) (*Log, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("open log %s: %w", cfg.Bucket, err)
+	}
+	l := &Log{s: s, cfg: cfg, codecs: cfg.Codecs}
+	if l.codecs == nil {
+		l.codecs = &Codecs{}
+	}
+	if err := l.Update(cfg.Schemas, cfg.Options); err != nil {
+		return nil, err
+	}
+	st, err := l.replay(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open log %s: %w", cfg.Bucket, err)
+	}
+	if n := len(st.epochs); n > 0 && st.epochs[n-1].epoch > cfg.LeaderEpoch {
+		return nil, fmt.Errorf("open log %s under epoch %d: the log has epoch %d: %w", cfg.Bucket, cfg.LeaderEpoch, st.epochs[n-1].epoch, mink.ErrFenced)
+	}
+	l.mu.st, l.openedAt = st, st.end
+	s.SeedCheckpoint(encodeCheckpoint(st), st.end)
+	return l, nil
+}
+
+func (l *Log) replay(ctx context.Context) (*state, error) {
+	data, at, err := l.s.Checkpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := newState(at)
+	if len(data) > 0 {
+		if st, err = decodeCheckpoint(data); err != nil {
+			return nil, err
+		}
+		if st.end > at {
+			return nil, fmt.Errorf("checkpoint for offset %d was kept for %d: %w", st.end, at, mink.ErrCorrupt)
+		}
+		st.end = at // past it only by an allowed gap
+	}
+	end := l.s.LogEnd()
+	for from := at; from < end; {
+		res, err := l.s.Read(ctx, stream.ReadRequest{From: from, MaxBytes: l.cfg.ReplayBytes})
+		if err != nil {
+			return nil, err
+		}
+		if res.Next <= from {
+			return nil, fmt.Errorf("replay stands at offset %d of %d: %w", from, end, mink.ErrUnavailable)
+		}
+		for i := range res.Frames {
+			f := &res.Frames[i]
+			if f.End() <= at {
+				continue
+			}
+			if err := st.applyFrame(f); err != nil {
+				return nil, err
+			}
+		}
+		from = res.Next
+	}
+	st.end = end
+	return st, nil
+}
+
+// Update replaces the schema versions and options after the table was altered.
+// Appends under a version that is not here yet answer mink.ErrUnavailable.
+func (l *Log) Update(schemas []*schema.Schema, o schema.Options) error {
+	next := &settings{options: o}
+	if old := l.settings.Load(); old != nil {
+		next.layouts = slices.Clone(old.layouts)
+	}
+	for _, s := range schemas[min(len(next.layouts), len(schemas)):] {
+		as := s.Arrow()
+		a, err := arrowipc.NewLayout(as)
+		if err != nil {
+			return fmt.Errorf("bucket %s, schema %d: %w", l.cfg.Bucket, s.ID, err)
+		}
+		topic := schema.IsKafkaTopic(s)
+		if topic {
+			a = a.WithTimestamp(kafkabatch.ColTimestamp)
+		}
+		next.layouts = append(next.layouts, &layout{a, topic})
+	}
+	l.settings.Store(next)
+	return nil
 }
 
 // ReadRequest asks for whole batches from the one that holds From.
@@ -88,95 +203,135 @@ type ReadResult struct {
 	HighWatermark mink.Offset
 }
 
-// TimestampKind chooses the timestamps of a lookup.
-type TimestampKind uint8
-
-// The kinds of timestamp lookup.
-const (
-	ByCommit TimestampKind = iota // first offset committed at or after
-	ByRecord                      // first record whose own timestamp is at or after (Kafka)
-)
-
-// TimestampResult is a found record.
-type TimestampResult struct {
-	Offset      mink.Offset
-	Timestamp   int64 // ms
-	LeaderEpoch mink.LeaderEpoch
-}
-
-// Log is a log tablet. Safe for concurrent use.
-type Log struct{ cfg Config }
-
-// Config is one log tablet's.
-type Config struct {
-	Bucket      mink.BucketRef
-	LeaderEpoch mink.LeaderEpoch
-}
-
-var errNotBuilt = errors.New("not built yet")
-
-// OpenLog replays the writer state up to the log's end.
-func OpenLog(ctx context.Context, s Stream, cfg Config) (*Log, error) { return nil, errNotBuilt }
-
-// AppendKafka appends one produced v2 batch; the batch is patched in place and not kept.
-// Errors: *record.BatchError, mink.ErrOutOfOrder, mink.ErrFenced (*WriterFencedError), mink.ErrThrottled, mink.ErrClosed.
-func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) { return nil, errNotBuilt }
-
-// AppendArrow appends one Arrow batch.
-func (l *Log) AppendArrow(a ArrowAppend) (*Pending, error) { return nil, errNotBuilt }
-
-// Read answers batches from the one that holds r.From.
+// Read answers batches from the one that holds r.From; none at the high
+// watermark. Batches are shared and immutable, and may begin below From.
+// Errors: *mink.OutOfRangeError, mink.ErrNotCached, mink.ErrCorrupt,
+// mink.ErrUnavailable, mink.ErrClosed, mink.ErrFenced.
 func (l *Log) Read(ctx context.Context, r ReadRequest) (ReadResult, error) {
-	return ReadResult{}, errNotBuilt
+	if err := l.usable(); err != nil {
+		return ReadResult{}, err
+	}
+	res, err := l.s.Read(ctx, stream.ReadRequest{From: r.From, MaxBytes: r.MaxBytes, Cached: r.Cached})
+	out := ReadResult{Next: res.Next, LogStart: res.Start, HighWatermark: res.HighWatermark}
+	if err != nil {
+		return out, fmt.Errorf("read bucket %s at %d: %w", l.cfg.Bucket, r.From, err)
+	}
+	if len(res.Frames) > 0 {
+		out.Batches = make([]record.Batch, len(res.Frames))
+	}
+	for i := range res.Frames {
+		if out.Batches[i], err = viewFrame(&res.Frames[i]); err != nil {
+			return ReadResult{}, fmt.Errorf("read bucket %s: %w", l.cfg.Bucket, err)
+		}
+	}
+	return out, nil
 }
+
+func (l *Log) usable() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return fmt.Errorf("bucket %s: %w", l.cfg.Bucket, mink.ErrClosed)
+	}
+	return nil
+}
+
+// Bucket names the bucket.
+func (l *Log) Bucket() mink.BucketRef { return l.cfg.Bucket }
 
 // LogStart is the first offset that is kept.
-func (l *Log) LogStart() mink.Offset { return 0 }
+func (l *Log) LogStart() mink.Offset { return l.s.Start() }
 
 // HighWatermark is the end of what is durable and readable.
-func (l *Log) HighWatermark() mink.Offset { return 0 }
+func (l *Log) HighWatermark() mink.Offset { return l.s.HighWatermark() }
 
 // LogEnd is the next offset to be assigned.
-func (l *Log) LogEnd() mink.Offset { return 0 }
+func (l *Log) LogEnd() mink.Offset { return l.s.LogEnd() }
 
 // LeaderEpoch is the epoch this log was opened under.
 func (l *Log) LeaderEpoch() mink.LeaderEpoch { return l.cfg.LeaderEpoch }
 
-// Changed is closed at the next advance of the high watermark, trim or close.
-func (l *Log) Changed() <-chan struct{} { return nil }
+// Changed is closed at the next advance of the high watermark, at a trim and
+// when the stream closes.
+func (l *Log) Changed() <-chan struct{} { return l.s.Changed() }
 
-// OffsetForTimestamp finds the first offset at or after ms; false: none.
-func (l *Log) OffsetForTimestamp(ctx context.Context, ms int64, kind TimestampKind) (TimestampResult, bool, error) {
-	return TimestampResult{}, false, errNotBuilt
+// EpochEnd answers Kafka's OffsetForLeaderEpoch: the largest epoch <= epoch
+// under which this log was led, and the offset where it ended. The current
+// epoch ends at the high watermark. (-1, -1) for an epoch newer than this log's.
+// For one older than all that is known: that epoch and the first known start.
+func (l *Log) EpochEnd(epoch mink.LeaderEpoch) (mink.LeaderEpoch, mink.Offset) {
+	if epoch > l.cfg.LeaderEpoch || epoch < 0 {
+		return -1, -1
+	}
+	hw := l.s.HighWatermark()
+	if epoch == l.cfg.LeaderEpoch {
+		return epoch, hw
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Below this epoch the log ended where it was opened, at the latest.
+	known, at, ok := l.mu.st.epochEnd(epoch, l.openedAt)
+	if !ok {
+		return epoch, at
+	}
+	return known, at
 }
 
-// MaxTimestamp finds the record with the largest timestamp; false: the log is empty.
-func (l *Log) MaxTimestamp(ctx context.Context) (TimestampResult, bool, error) {
-	return TimestampResult{}, false, errNotBuilt
+// EpochAt answers the leader epoch under which an offset was appended; for the
+// log's end the current one; -1 when that is not known any more.
+func (l *Log) EpochAt(at mink.Offset) mink.LeaderEpoch {
+	if at >= l.openedAt {
+		return l.cfg.LeaderEpoch
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.st.epochAt(at)
 }
 
-// EpochEnd answers Kafka's OffsetForLeaderEpoch: the largest known epoch <=
-// epoch and where it ended; (-1, -1) when epoch is newer than this log's.
-func (l *Log) EpochEnd(epoch mink.LeaderEpoch) (mink.LeaderEpoch, mink.Offset) { return -1, -1 }
+// Trim raises the log's start, as far as the metadata lets it.
+func (l *Log) Trim(ctx context.Context, to mink.Offset) error {
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.s.Trim(ctx, to); err != nil {
+		return fmt.Errorf("trim bucket %s to %d: %w", l.cfg.Bucket, to, err)
+	}
+	return nil
+}
 
-// EpochAt answers the leader epoch under which the offset was appended, -1: unknown.
-func (l *Log) EpochAt(at mink.Offset) mink.LeaderEpoch { return -1 }
-
-// Trim raises the log's start.
-func (l *Log) Trim(ctx context.Context, to mink.Offset) error { return errNotBuilt }
-
-// RetentionPoint is the offset below which retention by time and size lets go.
+// RetentionPoint is the offset below which retention lets go at nowMs: batches
+// that were committed longer than log_ttl ago, and those that the newest
+// log_max_bytes do without (up to an eighth more is kept). It only proposes;
+// Trim acts.
 func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, error) {
-	return 0, errNotBuilt
+	o := l.settings.Load().options
+	point, hw := l.s.Start(), l.s.HighWatermark()
+	if o.LogTTL > 0 && hw > point {
+		f, ok, err := l.s.OffsetForTimestamp(ctx, nowMs-int64(o.LogTTL/time.Millisecond), true)
+		switch {
+		case err != nil:
+			return point, fmt.Errorf("retention of bucket %s: %w", l.cfg.Bucket, err)
+		case ok:
+			point = max(point, f.Start)
+		default:
+			point = hw
+		}
+	}
+	if o.LogMaxBytes > 0 {
+		l.mu.Lock()
+		at, ok := l.mu.st.sizes.keep(o.LogMaxBytes)
+		l.mu.Unlock()
+		if ok {
+			point = max(point, min(at, hw))
+		}
+	}
+	return point, nil
 }
 
-// KafkaBatch answers b as a Kafka v2 batch: a kafka payload verbatim, the rows
-// of a four-column arrow batch encoded with one record per offset.
-func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) { return nil, errNotBuilt }
-
-// Rows decodes b to rows under the schema it was written with. A batch that
-// cannot be decoded is quarantined: *QuarantineError.
-func (l *Log) Rows(b record.Batch) (arrow.RecordBatch, error) { return nil, errNotBuilt }
-
-// Close refuses further calls; it does not close the stream.
-func (l *Log) Close() {}
+// Close refuses further calls; what was appended completes. It does not close
+// the stream, which is the caller's.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.closed = true
+}

@@ -25,6 +25,7 @@ type Info struct {
 	Rows         int64
 	MaxTimestamp int64 // of the layout's timestamp column
 	HasTimestamp bool  // there is one, and not all of its values are null
+	NullTimes    bool  // some of its values are null
 }
 
 // Checker checks messages; it keeps its codecs and scratch memory for the next
@@ -213,6 +214,7 @@ func (c *Checker) fixed(n *node, i int, length int64, validity []byte) *record.B
 		return c.bad(n, record.KindInvalidRecord, "%d bytes of values where %d must be", len(raw), need)
 	}
 	if c.l.time >= 0 && c.l.columns[c.l.time] == i {
+		c.info.NullTimes = validity != nil
 		for row := range length {
 			if validity == nil || validity[row/8]>>(row%8)&1 != 0 {
 				v := int64(binary.LittleEndian.Uint64(raw[row*8:]))

@@ -1,0 +1,223 @@
+package tablet
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/record/arrowipc"
+	"github.com/mink-project/mink/core/record/kafkabatch"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// KafkaBatch answers b as a Kafka v2 batch: a kafka payload verbatim (it aliases
+// b), the rows of a four-column arrow batch encoded anew, one record per offset.
+// Offsets without records become an empty batch, so that consumers move on; so
+// does a batch that cannot be decoded, which is quarantined. mink.ErrUnsupported
+// for a table that is not a topic's.
+func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) {
+	if b.Encoding() == record.EncodingKafka {
+		return b.Kafka(), nil
+	}
+	lay, err := l.layoutOf(b)
+	if err != nil {
+		return nil, err
+	}
+	if !lay.topic {
+		return nil, fmt.Errorf("bucket %s: %w: Kafka clients read tables with a topic's four columns", l.cfg.Bucket, mink.ErrUnsupported)
+	}
+	e := kafkabatch.Encoding{
+		Base:            b.BaseOffset(),
+		LeaderEpoch:     b.LeaderEpoch(),
+		LastOffsetDelta: int32(b.LastOffset() - b.BaseOffset()),
+		CommitMs:        b.CommitTimestamp(),
+		LogAppendTime:   b.Attributes()&record.AttrLogAppendTime != 0,
+	}
+	var out []byte
+	if b.Count() > 0 {
+		err = l.codecs.withArrow(func(d *arrowipc.Decoder) error {
+			meta, body := b.Arrow()
+			rows, err := d.Decode(lay.Layout, meta, body, nil)
+			if err != nil {
+				return err
+			}
+			defer rows.Release()
+			out, err = kafkabatch.Encode(make([]byte, 0, len(b)+len(b)/8), rows, e)
+			return err
+		})
+		if err == nil {
+			return out, nil
+		}
+		l.poisoned(b, err)
+	}
+	none := array.NewRecordBatch(lay.Schema(), emptyColumns(lay.Schema()), 0)
+	defer none.Release()
+	return kafkabatch.Encode(nil, none, e)
+}
+
+func emptyColumns(s *arrow.Schema) []arrow.Array {
+	cols := make([]arrow.Array, s.NumFields())
+	for i, f := range s.Fields() {
+		cols[i] = array.MakeArrayOfNull(memory.DefaultAllocator, f.Type, 0)
+	}
+	return cols
+}
+
+func (l *Log) layoutOf(b record.Batch) (*layout, error) {
+	lay, ok := l.settings.Load().layout(b.SchemaID())
+	if !ok {
+		return nil, fmt.Errorf("bucket %s, offset %d: schema %d is not known here yet: %w", l.cfg.Bucket, b.BaseOffset(), b.SchemaID(), mink.ErrUnavailable)
+	}
+	return lay, nil
+}
+
+// Rows decodes b to rows under the schema version that it was written with;
+// columns chooses and orders them by place in that version, nil: all. One row
+// per offset, from the batch's base; none for a batch without records. Rows may
+// alias b. Release them.
+//
+// *QuarantineError: the batch cannot be decoded; go on at its Last + 1.
+func (l *Log) Rows(b record.Batch, columns []int) (arrow.RecordBatch, error) {
+	lay, err := l.layoutOf(b)
+	if err != nil {
+		return nil, err
+	}
+	var rows arrow.RecordBatch
+	switch {
+	case b.Count() == 0:
+		none := array.NewRecordBatch(lay.Schema(), emptyColumns(lay.Schema()), 0)
+		return choose(none, columns)
+	case b.Encoding() == record.EncodingKafka:
+		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
+			c, err := kafkabatch.NewColumns(memory.DefaultAllocator, lay.Schema())
+			if err != nil {
+				return err
+			}
+			defer c.Release()
+			if err := c.Append(kafkabatch.View(b.Kafka()), d); err != nil {
+				return err
+			}
+			rows, err = choose(c.Take(), columns)
+			return err
+		})
+	default:
+		err = l.codecs.withArrow(func(d *arrowipc.Decoder) error {
+			meta, body := b.Arrow()
+			rows, err = d.Decode(lay.Layout, meta, body, columns)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, l.quarantined(b, err)
+	}
+	return rows, nil
+}
+
+// choose takes rows over and answers some of its columns.
+func choose(rows arrow.RecordBatch, columns []int) (arrow.RecordBatch, error) {
+	if columns == nil {
+		return rows, nil
+	}
+	defer rows.Release()
+	fields, cols := make([]arrow.Field, len(columns)), make([]arrow.Array, len(columns))
+	for i, c := range columns {
+		if c < 0 || int64(c) >= rows.NumCols() {
+			return nil, fmt.Errorf("%w: column %d of %d", mink.ErrInvalid, c, rows.NumCols())
+		}
+		fields[i], cols[i] = rows.Schema().Field(c), rows.Column(c)
+	}
+	md := rows.Schema().Metadata()
+	return array.NewRecordBatch(arrow.NewSchema(fields, &md), cols, rows.NumRows()), nil
+}
+
+// Message answers b as an Arrow IPC message under the schema version that it
+// was written with: the stored bytes as they are, or columns cut out of them by
+// place; a kafka batch is decoded and encoded. Errors as for Rows.
+func (l *Log) Message(b record.Batch, columns []int) (arrowipc.Cut, error) {
+	lay, err := l.layoutOf(b)
+	if err != nil {
+		return arrowipc.Cut{}, err
+	}
+	if b.Encoding() == record.EncodingArrow && b.Count() > 0 {
+		meta, body := b.Arrow()
+		if columns == nil {
+			return arrowipc.Cut{Metadata: meta, Body: [][]byte{body}, BodyLen: int64(len(body))}, nil
+		}
+		cut, err := arrowipc.Project(lay.Layout, meta, body, columns)
+		if err != nil {
+			return arrowipc.Cut{}, l.quarantined(b, err)
+		}
+		return cut, nil
+	}
+	rows, err := l.Rows(b, columns)
+	if err != nil {
+		return arrowipc.Cut{}, err
+	}
+	defer rows.Release()
+	meta, body, err := arrowipc.Encode(rows)
+	if err != nil {
+		return arrowipc.Cut{}, fmt.Errorf("bucket %s, offset %d: %w", l.cfg.Bucket, b.BaseOffset(), err)
+	}
+	return arrowipc.Cut{Metadata: meta, Body: [][]byte{body}, BodyLen: int64(len(body))}, nil
+}
+
+// quarantined turns what is wrong with a stored batch into a QuarantineError;
+// a wrong column number of the caller's is passed on.
+func (l *Log) quarantined(b record.Batch, err error) error {
+	var bad *record.BatchError
+	if !errors.As(err, &bad) {
+		return fmt.Errorf("bucket %s, offset %d: %w", l.cfg.Bucket, b.BaseOffset(), err)
+	}
+	l.poisoned(b, err)
+	return &QuarantineError{Bucket: l.cfg.Bucket, First: b.BaseOffset(), Last: b.LastOffset(), Why: err.Error()}
+}
+
+func (l *Log) poisoned(b record.Batch, err error) {
+	l.quarantine.add(Quarantined{b.BaseOffset(), b.LastOffset(), b.Encoding(), err.Error()}, l.cfg.QuarantineMax)
+}
+
+// Quarantined is a range of offsets whose batch cannot be decoded.
+type Quarantined struct {
+	First, Last mink.Offset
+	Encoding    record.Encoding
+	Why         string
+}
+
+// quarantine lists bad batches, each once. It is rebuilt by those who read them.
+type quarantine struct {
+	mu struct {
+		sync.Mutex
+		ranges []Quarantined // by First
+		count  int64
+		past   mink.Offset // beyond the list's size: the highest that was counted
+	}
+}
+
+func (q *quarantine) add(r Quarantined, limit int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i, found := slices.BinarySearchFunc(q.mu.ranges, r, func(a, b Quarantined) int {
+		return int(min(max(a.First-b.First, -1), 1))
+	})
+	switch {
+	case found:
+	case len(q.mu.ranges) < limit:
+		q.mu.ranges = slices.Insert(q.mu.ranges, i, r)
+		q.mu.count++
+	case r.Last >= q.mu.past:
+		q.mu.past = r.Last + 1
+		q.mu.count++
+	}
+}
+
+func (q *quarantine) list() ([]Quarantined, int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.mu.ranges), q.mu.count
+}
