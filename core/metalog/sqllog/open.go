@@ -15,6 +15,7 @@
 package sqllog
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -124,22 +125,26 @@ func openLog(ctx context.Context, cfg Config, connect func(*Log) (backend, error
 	return l, nil
 }
 
-// checkHead verifies that the head row and the newest log row agree.
+// checkHead verifies that the head row and the newest log row agree. One
+// statement, hence one moment: other processes append meanwhile.
 func (l *Log) checkHead(ctx context.Context) error {
 	return l.db.read(ctx, func(q querier) error {
-		h, err := readHead(ctx, q, false)
+		var head metalog.Position
+		var topIndex *int64
+		var topHash []byte
+		err := q.row(ctx, `SELECT h.idx, h.hash, l.idx, l.hash FROM meta_head h LEFT JOIN meta_log l ON l.idx = (SELECT max(idx) FROM meta_log)`).
+			scan(&head.Index, (*hashScan)(&head.Hash), &topIndex, &topHash)
+		if err == errNoRow {
+			return fmt.Errorf("meta_head has no row: restore the database from a backup that is whole: %w", mink.ErrCorrupt)
+		}
 		if err != nil {
 			return err
 		}
-		var top metalog.Position
-		err = q.row(ctx, `SELECT idx, hash FROM meta_log ORDER BY idx DESC LIMIT 1`).scan(&top.Index, (*hashScan)(&top.Hash))
-		if err != nil && err != errNoRow {
-			return err
+		if topIndex != nil && (uint64(*topIndex) != head.Index || !bytes.Equal(topHash, head.Hash[:])) {
+			return fmt.Errorf("meta_head says %s, the newest row of meta_log is %d (%.8x): restore the database from a backup that is whole: %w",
+				head, *topIndex, topHash, mink.ErrCorrupt)
 		}
-		if err == nil && top != h.Position {
-			return fmt.Errorf("meta_head says %s, the newest row of meta_log is %s: restore the database from a backup that is whole: %w", h.Position, top, mink.ErrCorrupt)
-		}
-		l.wake.Advance(h.Index)
+		l.wake.Advance(head.Index)
 		return nil
 	})
 }

@@ -25,10 +25,12 @@ const busyTimeout = 10 * time.Second
 type sqliteOptions struct {
 	vfs         string // a registered VFS; "" is the operating system's
 	synchronous string // "" is FULL: each commit is synced before it is acknowledged
+	checkpoint  int    // WAL pages that start a checkpoint; 0: SQLite's 1000
 }
 
 // sqliteDB is the SQLite backend: WAL mode, one writing connection, some
-// reading ones beside it.
+// reading ones beside it. SQLite syncs the directory itself when it makes its
+// files; the directory's own name is its maker's to sync.
 type sqliteDB struct {
 	path           string
 	writer, reader *sql.DB
@@ -59,8 +61,12 @@ func openSQLite(ctx context.Context, path string, cfg Config, o sqliteOptions) (
 		}
 		return (&url.URL{Scheme: "file", Path: abs, RawQuery: q.Encode()}).String()
 	}
+	modes := []string{"journal_mode(WAL)", "synchronous(" + o.synchronous + ")"}
+	if o.checkpoint > 0 {
+		modes = append(modes, fmt.Sprintf("wal_autocheckpoint(%d)", o.checkpoint))
+	}
 	db := &sqliteDB{path: path}
-	db.writer, err = sql.Open("sqlite", dsn("journal_mode(WAL)", "synchronous("+o.synchronous+")"))
+	db.writer, err = sql.Open("sqlite", dsn(modes...))
 	if err == nil {
 		db.writer.SetMaxOpenConns(1)
 		err = db.checkModes(ctx, o)
@@ -73,12 +79,6 @@ func openSQLite(ctx context.Context, path string, cfg Config, o sqliteOptions) (
 		return nil, fmt.Errorf("open metadata database %s: %w", path, sqliteError(err))
 	}
 	db.reader.SetMaxOpenConns(cfg.Connections)
-	if o.vfs == "" {
-		if err := syncDir(filepath.Dir(abs)); err != nil {
-			_ = db.close()
-			return nil, fmt.Errorf("metadata database %s: %w", path, err)
-		}
-	}
 	return db, nil
 }
 
@@ -93,15 +93,6 @@ func checkDir(dir string) error {
 		return fmt.Errorf("%s is not a directory: %w", dir, mink.ErrInvalid)
 	}
 	return nil
-}
-
-// syncDir makes the new file's name durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // checkModes opens the writing connection and refuses one that would not be
