@@ -341,6 +341,13 @@ func (s *Schema) CheckArrow(as *arrow.Schema) error {
 	return nil
 }
 
+// Accepts reports whether an Arrow column of the type dt has the table's type t,
+// by the rules of MatchArrow.
+func (t Type) Accepts(dt arrow.DataType) bool {
+	_, _, _, ok := matchType("", t, dt)
+	return ok
+}
+
 // matchType compares recursively; on a mismatch it says where.
 func matchType(path string, t Type, dt arrow.DataType) (at string, want Type, got arrow.DataType, ok bool) {
 	switch t.Kind {

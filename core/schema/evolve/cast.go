@@ -15,8 +15,7 @@ import (
 func (m mapper) cast(arr arrow.Array, from, to schema.Type, path string) (arrow.Array, error) {
 	dt := to.Arrow()
 	if arrow.TypeEqual(arr.DataType(), dt) { // CHAR to STRING, TIMESTAMP(1) to TIMESTAMP(3)
-		arr.Retain()
-		return arr, nil
+		return retyped(arr, dt), nil
 	}
 	switch to.Kind {
 	case schema.SmallInt, schema.Int, schema.BigInt:
@@ -77,12 +76,28 @@ func build[From, To number](m mapper, arr arrow.Array, dt arrow.DataType, values
 	return array.MakeFromData(data)
 }
 
-// retyped is the same buffers under another type.
+// retyped is the same buffers under a type of the same layout: other names and
+// nullability inside, another precision.
 func retyped(arr arrow.Array, dt arrow.DataType) arrow.Array {
-	d := arr.Data()
-	data := array.NewData(dt, d.Len(), d.Buffers(), nil, d.NullN(), d.Offset())
+	if arrow.TypeEqual(arr.DataType(), dt) {
+		arr.Retain()
+		return arr
+	}
+	data := retypedData(arr.Data(), dt)
 	defer data.Release()
 	return array.MakeFromData(data)
+}
+
+func retypedData(d arrow.ArrayData, dt arrow.DataType) arrow.ArrayData {
+	var children []arrow.ArrayData
+	if nested, ok := dt.(arrow.NestedType); ok {
+		for i, f := range nested.Fields() {
+			child := retypedData(d.Children()[i], f.Type)
+			defer child.Release() // NewData holds its own reference
+			children = append(children, child)
+		}
+	}
+	return array.NewData(dt, d.Len(), d.Buffers(), children, d.NullN(), d.Offset())
 }
 
 // times scales TIME and TIMESTAMP values to a finer unit.

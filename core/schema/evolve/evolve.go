@@ -54,8 +54,9 @@ func NewPlan(from, to *schema.Schema) (*Plan, error) {
 		if err := check(from.Columns[at].Type, c.Type, c.Name); err != nil {
 			return nil, fmt.Errorf("remap schema %d to %d: %w", from.ID, to.ID, err)
 		}
-		p.same = p.same && at == i && from.Columns[at].Name == c.Name && unchanged(from.Columns[at].Type, c.Type)
+		p.same = p.same && at == i && unchanged(from.Columns[at].Type, c.Type)
 	}
+	p.same = p.same && from.Arrow().Equal(p.arrow) // names and nullability, inside too
 	return p, nil
 }
 
@@ -90,7 +91,7 @@ func (p *Plan) Remap(mem memory.Allocator, rec arrow.RecordBatch) (arrow.RecordB
 			arr, err = m.nulls(c.Type, int(rec.NumRows()), c.Name)
 		} else {
 			from, col := p.from.Columns[at].Type, rec.Column(at)
-			if col.DataType().ID() != from.Arrow().ID() {
+			if !from.Accepts(col.DataType()) {
 				return nil, fmt.Errorf("%w: remap schema %d to %d: column %q of the batch is %s, want %s", mink.ErrInvalid, p.from.ID, p.to.ID, c.Name, col.DataType(), from.Arrow())
 			}
 			arr, err = m.remap(col, from, c.Type, c.Name)
@@ -165,8 +166,7 @@ type mapper struct{ mem memory.Allocator }
 
 func (m mapper) remap(arr arrow.Array, from, to schema.Type, path string) (arrow.Array, error) {
 	if unchanged(from, to) {
-		arr.Retain()
-		return arr, nil
+		return retyped(arr, to.Arrow()), nil
 	}
 	switch {
 	case from.Kind != to.Kind || !from.Nested():

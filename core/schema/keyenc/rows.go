@@ -63,13 +63,8 @@ func KeyColumn(rec arrow.RecordBatch, c schema.Column) (arrow.Array, error) {
 		return nil, fmt.Errorf("%w batch: key column %q occurs %d times, want once", mink.ErrInvalid, c.Name, len(at))
 	}
 	arr := rec.Column(at[0])
-	want, got := c.Type.Arrow(), arr.DataType()
-	same := arrow.TypeEqual(want, got)
-	if ts, ok := got.(*arrow.TimestampType); ok && c.Type.Kind == schema.TimestampLTZ {
-		same = ts.Unit == c.Type.Unit() && ts.TimeZone != "" // any zone: the values are instants
-	}
-	if !same {
-		return nil, fmt.Errorf("%w batch: key column %q is %s, which needs the Arrow type %s; got %s", mink.ErrInvalid, c.Name, c.Type, want, got)
+	if !c.Type.Accepts(arr.DataType()) {
+		return nil, fmt.Errorf("%w batch: key column %q is %s, which needs the Arrow type %s; got %s", mink.ErrInvalid, c.Name, c.Type, c.Type.Arrow(), arr.DataType())
 	}
 	if arr.NullN() > 0 {
 		row := 0
