@@ -99,7 +99,7 @@ func New(cfg Config, deps Deps) (*Engine, error) {
 	}
 	log := deps.Logger
 	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+		log = discardLogger
 	}
 	wc := wal.Default()
 	wc.Window, wc.GiveUpAfter = cfg.WALWindow, cfg.WALGiveUpAfter
@@ -125,6 +125,8 @@ func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e.compaction.checked, e.compaction.seed = map[plan.ObjectID]uint64{}, maphash.MakeSeed()
 	return e
 }
+
+var discardLogger = slog.New(slog.DiscardHandler)
 
 // errStop ends the loops of a drained engine.
 var errStop = errors.New("stream engine stopped")
@@ -209,6 +211,7 @@ func (e *Engine) waitAcked(ctx context.Context) error {
 		}
 		select {
 		case <-e.ackedWake:
+		case <-e.failedc:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -129,8 +129,13 @@ func (e *Engine) prepareUpload(ctx context.Context) (*pendingCommit, error) {
 		return nil, err
 	}
 	for _, j := range jobs {
-		p.command.Objects = append(p.command.Objects, j.object)
-		p.command.Items = append(p.command.Items, j.items...)
+		if !j.object.ID.IsZero() {
+			p.command.Objects = append(p.command.Objects, j.object)
+			p.command.Items = append(p.command.Items, j.items...)
+		}
+	}
+	if len(bulks) == 0 && len(p.command.Objects) == 0 {
+		return nil, nil
 	}
 	return p, nil
 }
@@ -247,6 +252,9 @@ func (e *Engine) writeUpload(ctx context.Context, j *uploadJob) error {
 		if ok && len(p.runs) == 0 {
 			alone = append(alone, plan.Item{Stream: p.view.ID, LeaderEpoch: p.stream.epoch, Start: end, End: end, Checkpoint: true})
 		}
+	}
+	if b.Len() == 0 && len(alone) == 0 {
+		return nil // a checkpoint that could not be made now
 	}
 	seq := e.uploads.objectSeq.Add(1)
 	chunks, sum, err := b.Finish(e.header(j.kind, seq))

@@ -139,13 +139,13 @@ func (c *Cache[K, V]) Load(ctx context.Context, key K, load func(context.Context
 	}
 }
 
-// put needs mu held. What is larger than an eighth of the cache is not kept: it
+// put needs mu held. What is larger than half the cache is not kept: it
 // would push out all that is useful.
 func (c *Cache[K, V]) put(key K, value V, cost int64) {
 	if e, ok := c.mu.entries[key]; ok {
 		c.remove(e)
 	}
-	if cost > c.limit/8 {
+	if cost > c.limit/2 {
 		return
 	}
 	for c.mu.used+cost > c.limit {
