@@ -57,7 +57,7 @@ func (t *txn) createTable(c *clusterpb.CreateTable) *clusterpb.Result {
 	}
 	d := table.Descriptor
 	if len(c.GetUuid()) != len(table.UUID) || [16]byte(c.GetUuid()) == [16]byte{} {
-		return invalid("create table %s.%s: the uuid has %d bytes or is zero, 16 random ones are needed", d.Database, d.Table, len(c.GetUuid()))
+		return invalid("create table %s.%s: its uuid must be 16 random bytes, it is %x", d.Database, d.Table, c.GetUuid())
 	}
 	table.UUID = [16]byte(c.GetUuid())
 	if _, found := t.s.databases.get(d.Database); !found {

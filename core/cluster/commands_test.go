@@ -70,6 +70,9 @@ func pick[T any](m *sim, list []T) (T, bool) {
 // command makes a command as the node would, most of the time one that fits.
 func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	v := m.view()
+	if v.lease.NodeEpoch == n.epoch && m.chance(30) {
+		return m.coordinate(v)
+	}
 	switch x := m.r.IntN(100); {
 	case x < 26:
 		return m.commit(v, id, n)
@@ -92,13 +95,7 @@ func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	case x < 94:
 		return &clusterpb.Command{Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: &clusterpb.SetIncarnation{Incarnation: m.r.Uint64N(3)}}}
 	case x < 96:
-		node := mink.NodeID(1 + m.r.IntN(4))
-		for n := range v.Nodes() {
-			if n.Sealed {
-				node = n.ID
-			}
-		}
-		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(node)}}}
+		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(1 + m.r.IntN(4))}}}
 	default:
 		var ids []plan.ObjectID
 		for d := range v.Destroyed() {
@@ -244,6 +241,11 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 	for w := range v.WALs() {
 		if w.Sealed && (!w.Recovered || m.chance(3)) {
 			dead = append(dead, w)
+		}
+	}
+	for n := range v.Nodes() {
+		if n.Sealed && m.chance(50) && !slices.ContainsFunc(dead, func(w plan.WAL) bool { return w.ID.Node == n.ID && !w.Recovered }) {
+			return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(n.ID)}}}
 		}
 	}
 	switch x := m.r.IntN(100); {

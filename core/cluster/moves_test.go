@@ -458,7 +458,7 @@ func runMoves(seed uint64, rl rule, f faults) (*moves, error) {
 
 func TestMoves(t *testing.T) {
 	seeds := uint64(600)
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds = 100
 	}
 	var moved, recovered, lost, deleted int

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/sdk/mink"
@@ -83,7 +84,7 @@ func conflict(format string, args ...any) *clusterpb.Result {
 func refuseErr(err error) *clusterpb.Result {
 	for _, c := range classes {
 		if errors.Is(err, c.class) {
-			return refuse(c.code, "%s", err)
+			return refuse(c.code, "%s", strings.TrimSuffix(err.Error(), ": "+c.class.Error())) // the code says it
 		}
 	}
 	return invalid("%s", err)
