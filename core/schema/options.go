@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -322,6 +323,9 @@ func (d *Descriptor) checkAutoPartition(a AutoPartition) error {
 		}
 		return nil
 	}
+	if a.Zone == "Local" || !zonePattern.MatchString(a.Zone) { // Local would differ from node to node
+		return optionError("auto_partition.time_zone", a.Zone, "it must be an IANA time zone such as UTC or Europe/Berlin")
+	}
 	if len(d.PartitionKeys) == 0 {
 		return optionError("auto_partition.time_unit", string(a.Unit), "the table has no partition keys")
 	}
@@ -349,6 +353,10 @@ func (d *Descriptor) checkAutoPartition(a AutoPartition) error {
 	}
 	return nil
 }
+
+// zonePattern is the form of zone names. Whether the zone exists is for the caller
+// that looks it up: the zones known differ from machine to machine.
+var zonePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+/-]{0,63}$`)
 
 // autoNameLength is the length of the names that schema/partition makes.
 var autoNameLength = map[TimeUnit]int{UnitHour: 13, UnitDay: 10, UnitMonth: 7, UnitQuarter: 7, UnitYear: 4}

@@ -179,6 +179,11 @@ func TestOptionsOfTables(t *testing.T) {
 		{`column "at": automatic partitions by month need a STRING column`, []string{"at"}, "auto_partition.time_unit=month"},
 		{`column "c": automatic partitions by day need 10 characters`, []string{"c"}, "auto_partition.time_unit=day"},
 		{"", []string{"c"}, "auto_partition.time_unit=year"},
+		{"it must be an IANA time zone", []string{"day"}, "auto_partition.time_unit=day auto_partition.time_zone=Local"},
+		{"it must be an IANA time zone", []string{"day"}, "auto_partition.time_unit=day auto_partition.time_zone=../../etc"},
+		{"it must be an IANA time zone", []string{"day"}, "auto_partition.time_unit=day auto_partition.time_zone="},
+		{"", []string{"day"}, "auto_partition.time_unit=day auto_partition.time_zone=America/Argentina/Buenos_Aires"},
+		{"", []string{"day"}, "auto_partition.time_unit=day auto_partition.time_zone=Etc/GMT+5"},
 		{"it is for tables with a primary key", nil, "merge_engine=last_write"},
 	} {
 		d := base()
