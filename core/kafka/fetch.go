@@ -216,7 +216,14 @@ func (f *fetchRun) read(ctx context.Context, p *fetchPart) {
 	if p.cold != nil {
 		res, err := f.broker.cold.claim(p.cold)
 		p.cold = nil
-		if !f.retryLater(p, err) && !f.take(p, res, err) {
+		if transient(err) {
+			// Not the client's business: it gets an empty answer at MaxWait and comes
+			// again. Trying at once would hammer a store that is down.
+			p.changed = p.log.Changed()
+			f.know(p)
+			return
+		}
+		if !f.take(p, res, err) {
 			return
 		}
 	}
@@ -257,14 +264,10 @@ func (f *fetchRun) readCold(p *fetchPart, rest int) {
 	p.cold, p.room = f.broker.cold.start(p.log, key, min(rest, f.broker.cfg.ColdReadBytesMax))
 }
 
-// retryLater: a store that is down or slow is not the client's business. It gets
-// an empty answer at MaxWait and comes again.
-func (f *fetchRun) retryLater(p *fetchPart, err error) bool {
-	if err == nil || !(errors.Is(err, mink.ErrUnavailable) || errors.Is(err, mink.ErrThrottled) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		return false
-	}
-	p.changed = p.log.Changed()
-	return true
+// transient errors of the store pass by themselves.
+func transient(err error) bool {
+	return errors.Is(err, mink.ErrUnavailable) || errors.Is(err, mink.ErrThrottled) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // take adds what was read, as far as the limits allow. false: p is finished.
