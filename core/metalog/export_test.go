@@ -16,3 +16,16 @@ var (
 		return parts, w.close()
 	}
 )
+
+// SealParts frames bodies as the parts of one snapshot, with right checksums.
+func SealParts(bodies ...[]byte) (parts [][]byte) {
+	w := newPartWriter(func(p []byte) error { parts = append(parts, p); return nil })
+	for i, b := range bodies {
+		flags := byte(0)
+		if i == len(bodies)-1 {
+			flags = partLast
+		}
+		_ = w.flush(append(make([]byte, partHeaderBytes), b...), flags)
+	}
+	return parts
+}
