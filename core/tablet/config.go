@@ -18,7 +18,7 @@ type Config struct {
 	// LeaderEpoch is the leadership under which this tablet appends; >= 0.
 	LeaderEpoch mink.LeaderEpoch
 	// Schemas are the table's schema versions, by id - 1; the last is current.
-	// They are not written to. Log.Update brings later ones.
+	// They are not written to. Log.Reconfigure brings later ones.
 	Schemas []*schema.Schema
 	// Options are the table's: retention, sizes, timestamps.
 	Options schema.Options

@@ -81,6 +81,9 @@ func (s *fakeStream) landLocked(n int) {
 		close(t.done)
 	}
 	s.tickets = s.tickets[n:]
+	if len(s.frames) == len(s.tickets) {
+		return
+	}
 	s.hw = s.frames[len(s.frames)-len(s.tickets)-1].End()
 }
 

@@ -49,13 +49,13 @@ func (s engineStream) Append(r stream.AppendRequest) (Ticket, error) {
 // OnStream makes a Stream of the engine's.
 func OnStream(s *stream.Stream) Stream { return engineStream{s} }
 
-// layout is one schema version, compiled. columns is for conversion to rows.
+// layout is one schema version, compiled.
 type layout struct {
 	*arrowipc.Layout
 	topic bool // the four columns of a Kafka topic
 }
 
-// settings is what Update replaces.
+// settings is what Reconfigure replaces.
 type settings struct {
 	layouts []*layout // by schema id - 1
 	options schema.Options
@@ -110,7 +110,7 @@ func OpenLog(ctx context.Context, s Stream, cfg Config) (*Log, error) {
 	if l.codecs == nil {
 		l.codecs = &Codecs{}
 	}
-	if err := l.Update(cfg.Schemas, cfg.Options); err != nil {
+	if err := l.Reconfigure(cfg); err != nil {
 		return nil, err
 	}
 	st, err := l.replay(ctx)
@@ -164,10 +164,12 @@ func (l *Log) replay(ctx context.Context) (*state, error) {
 	return st, nil
 }
 
-// Update replaces the schema versions and options after the table was altered.
+// Reconfigure takes over cfg's schema versions and options after the table was
+// altered; the rest of cfg is not looked at. Known versions do not change.
 // Appends under a version that is not here yet answer mink.ErrUnavailable.
-func (l *Log) Update(schemas []*schema.Schema, o schema.Options) error {
-	next := &settings{options: o}
+func (l *Log) Reconfigure(cfg Config) error {
+	schemas := cfg.Schemas
+	next := &settings{options: cfg.Options}
 	if old := l.settings.Load(); old != nil {
 		next.layouts = slices.Clone(old.layouts)
 	}

@@ -201,8 +201,11 @@ func (l *Log) MaxTimestamp(ctx context.Context) (TimestampResult, bool, error) {
 	}
 	if p.at >= start {
 		res, ok, err := l.latestAt(ctx, p.at, start)
-		if ok || err != nil {
-			return res, ok, err
+		if err != nil {
+			return res, false, err
+		}
+		if ok && res.Timestamp == p.ts { // else trimmed, or its header claims too much
+			return res, true, nil
 		}
 	}
 	return l.latestKept(ctx, start)
