@@ -355,7 +355,7 @@ func runSim(seed uint64, f faults, steps int) (*sim, error) {
 
 // Failure list of the stream engine, items 15 to 17: ends, ids, stale plans.
 func TestSimulation(t *testing.T) {
-	seeds, steps := 8, 12_000
+	seeds, steps := 6, 12_000
 	if testing.Short() || raceEnabled {
 		seeds = 2
 	}
