@@ -30,7 +30,7 @@
 //
 // The first tombstone goes Window slots beyond the first free slot, where no
 // writer can be yet: it bounds how far a writer that is quicker than the
-// recoverer can run on. Then free slots are closed in order until one Put wins.
+// recoverer can run on. (If one got there all the same, twice as far ahead.) Then free slots are closed in order until one Put wins.
 // That is two Puts as a rule. The far tombstone, and Puts that land after the
 // end, are garbage; AfterEnd lists it for a sweep. The tombstone at E is no
 // garbage: without it a late Put would extend the log.

@@ -515,7 +515,7 @@ func hunt(objects *modelObjects, seed uint64, n int, mut mutations) (broken stri
 }
 
 func TestFenceHolds(t *testing.T) {
-	n := 30_000
+	n := 15_000
 	if testing.Short() {
 		n = 3_000
 	}

@@ -82,10 +82,9 @@ type recovery struct {
 	slots   map[uint64]*content
 	unread  []uint64 // ascending
 	run     uint64   // [from, run) are bulks and accepted losses
-	far     uint64   // where the far tombstone goes, once known
-	farSet  bool
-	checked bool  // opNeeded was answered just now
-	failing error // what to report once it is certain that it is still needed
+	far     uint64   // where the far tombstone goes, once hop is set
+	hop     uint64
+	checked bool // opNeeded was answered just now
 	moot    bool
 
 	noTombstones bool // for tests of the tests only: breaks the fence
@@ -154,10 +153,12 @@ func (r *recovery) advance() {
 }
 
 // target is where the next tombstone goes: first far ahead, at a distance where
-// no writer can be yet, or a multiple of it; then wherever the run stops.
+// no writer can be yet; if one was quicker, twice as far ahead each time; then
+// wherever the run stops.
 func (r *recovery) target() uint64 {
-	if !r.farSet {
-		r.far, r.farSet = r.run+r.window, true
+	if r.hop == 0 {
+		r.hop = r.window
+		r.far = r.run + r.hop
 	}
 	for {
 		switch c := r.slots[r.far]; {
@@ -166,7 +167,8 @@ func (r *recovery) target() uint64 {
 		case c.kind == slotTombstone:
 			return r.run
 		}
-		r.far += r.window
+		r.hop *= 2
+		r.far += r.hop
 	}
 }
 
