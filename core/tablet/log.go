@@ -168,12 +168,11 @@ func (l *Log) replay(ctx context.Context) (*state, error) {
 // altered; the rest of cfg is not looked at. Known versions do not change.
 // Appends under a version that is not here yet answer mink.ErrUnavailable.
 func (l *Log) Reconfigure(cfg Config) error {
-	schemas := cfg.Schemas
 	next := &settings{options: cfg.Options}
 	if old := l.settings.Load(); old != nil {
 		next.layouts = slices.Clone(old.layouts)
 	}
-	for _, s := range schemas[min(len(next.layouts), len(schemas)):] {
+	for _, s := range cfg.Schemas[min(len(next.layouts), len(cfg.Schemas)):] {
 		as := s.Arrow()
 		a, err := arrowipc.NewLayout(as)
 		if err != nil {

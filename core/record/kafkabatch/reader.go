@@ -149,14 +149,23 @@ func (c *cursor) uvarint(maxBytes int) uint64 {
 }
 
 func (c *cursor) varint64() int64 {
+	if b := c.b; len(b) > 0 && b[0] < 0x80 {
+		c.b = b[1:]
+		return int64(b[0]>>1) ^ -int64(b[0]&1)
+	}
 	x := c.uvarint(10)
 	return int64(x>>1) ^ -int64(x&1)
 }
 
 func (c *cursor) varint32() int32 {
-	if len(c.b) > 0 && c.b[0] < 0x80 { // one byte: almost always
-		x := c.b[0]
-		c.b = c.b[1:]
+	b := c.b
+	if len(b) > 0 && b[0] < 0x80 { // one byte: almost always
+		c.b = b[1:]
+		return int32(b[0]>>1) ^ -int32(b[0]&1)
+	}
+	if len(b) > 1 && b[1] < 0x80 {
+		x := uint32(b[0]&0x7f) | uint32(b[1])<<7
+		c.b = b[2:]
 		return int32(x>>1) ^ -int32(x&1)
 	}
 	x := uint32(c.uvarint(5))
