@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mink-project/mink/core/builtin/dirstore"
@@ -330,4 +331,43 @@ func TestConformanceOnTheModel(t *testing.T) {
 		}
 		return s
 	})
+}
+
+// TestConcurrentPutsSurviveACrash races for the same new directories: nobody may
+// be told that a directory is durable before it is.
+func TestConcurrentPutsSurviveACrash(t *testing.T) {
+	const workers = 4
+	for seed := range uint64(60) {
+		disk := fault.NewCrashFS(seed)
+		files := disk.Process(20 + int(seed)*2)
+		s, err := dirstore.Open(t.Context(), dirstore.Config{Dir: "/d", Files: files})
+		if err != nil {
+			t.Fatal(err)
+		}
+		acked := make([][]string, workers)
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					key := fmt.Sprintf("new/%d/deeper/%d", n, w)
+					if put(t.Context(), s, key, key) != nil {
+						return // killed
+					}
+					acked[w] = append(acked[w], key)
+				}
+			})
+		}
+		wg.Wait()
+		disk.PowerLoss(fault.Survival{})
+		s, err = dirstore.Open(t.Context(), dirstore.Config{Dir: "/d", Files: disk.Process(-1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range slices.Concat(acked...) {
+			got, err := s.GetRange(t.Context(), objstore.GetRangeRequest{Key: key, Length: -1})
+			if err != nil || string(got.Data) != key {
+				t.Fatalf("seed %d: acknowledged %q: %q, %v", seed, key, got.Data, err)
+			}
+		}
+	}
 }

@@ -99,23 +99,28 @@ type entry struct {
 	kind kind
 }
 
-// parseName is the inverse of nameOf; ok is false for names that nameOf never gives.
+// parseName is the inverse of nameOf; ok is false for names that nameOf never
+// gives: whatever the ends of the name suggest is checked by making the name anew.
 func parseName(name string) (e entry, ok bool) {
-	raw, ok := unescape(strings.TrimRight(name, string([]byte{marker, cut})))
-	if !ok {
+	escaped, isPiece := strings.CutSuffix(name, string(cut))
+	escaped, turned := strings.CutSuffix(escaped, string(marker))
+	escaped, twice := strings.CutSuffix(escaped, string(marker))
+	raw, ok := unescape(escaped)
+	k := kindDir
+	switch {
+	case isPiece:
+		k = kindPiece
+	case !twice && turned != strings.Contains(raw, "."):
+		k = kindFile
+	}
+	if !ok || isPiece != (len(raw) == pieceMax) || nameOf(raw, k) != name {
 		return entry{}, false
 	}
-	for _, k := range []kind{kindFile, kindDir, kindPiece} {
-		if nameOf(raw, k) != name || k == kindPiece != (len(raw) == pieceMax) {
-			continue
-		}
-		key := raw
-		if k == kindDir {
-			key += "/"
-		}
-		return entry{name: name, key: key, kind: k}, true
+	key := raw
+	if k == kindDir {
+		key += "/"
 	}
-	return entry{}, false
+	return entry{name: name, key: key, kind: k}, true
 }
 
 func unescape(s string) (string, bool) {
