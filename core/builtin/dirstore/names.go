@@ -67,28 +67,29 @@ func plain(c byte) bool {
 }
 
 func nameOf(raw string, k kind) string {
-	var b strings.Builder
-	b.Grow(len(raw) + 8)
+	var buf [3*pieceMax + 2]byte
+	return string(appendName(buf[:0], raw, k))
+}
+
+func appendName(b []byte, raw string, k kind) []byte {
 	for i := range len(raw) {
 		c := raw[i]
 		if plain(c) || c == '.' && i > 0 && i < len(raw)-1 {
-			b.WriteByte(c)
+			b = append(b, c)
 		} else {
-			b.WriteByte('%')
-			b.WriteByte(hexDigits[c>>4])
-			b.WriteByte(hexDigits[c&15])
+			b = append(b, '%', hexDigits[c>>4], hexDigits[c&15])
 		}
 	}
 	switch {
 	case k == kindPiece:
-		b.WriteByte(cut)
+		b = append(b, cut)
 	case raw == "" || (k == kindFile) != strings.Contains(raw, "."):
-		b.WriteByte(marker)
+		b = append(b, marker)
 	}
 	if raw == "" && k == kindDir {
-		b.WriteByte(marker) // "~~": a slash right after a piece
+		b = append(b, marker) // "~~": a slash right after a piece
 	}
-	return b.String()
+	return b
 }
 
 // entry is a decoded name. key is what it adds to the key of its directory; a
@@ -113,7 +114,11 @@ func parseName(name string) (e entry, ok bool) {
 	case !twice && turned != strings.Contains(raw, "."):
 		k = kindFile
 	}
-	if !ok || isPiece != (len(raw) == pieceMax) || nameOf(raw, k) != name {
+	if !ok || len(raw) > pieceMax || isPiece != (len(raw) == pieceMax) {
+		return entry{}, false
+	}
+	var buf [3*pieceMax + 2]byte
+	if string(appendName(buf[:0], raw, k)) != name {
 		return entry{}, false
 	}
 	key := raw

@@ -129,9 +129,10 @@ func (l *lister) walk(ctx context.Context, dir, base string) (full bool, err err
 	if err != nil {
 		return false, err
 	}
-	entries := make([]entry, 0, len(names))
+	var entries []entry
+	want := l.within(base)
 	for _, n := range names {
-		if e, ok := parseName(n); ok && l.wants(base+e.key, e.kind) {
+		if e, ok := parseName(n); ok && want.has(e) {
 			entries = append(entries, e)
 		}
 	}
@@ -144,6 +145,9 @@ func (l *lister) walk(ctx context.Context, dir, base string) (full bool, err err
 				return full, err
 			}
 			continue
+		}
+		if objstore.ValidateKey(base+e.key) != nil {
+			continue // a foreign file
 		}
 		if len(l.page.Objects) == l.limit {
 			l.page.More = true
@@ -164,13 +168,37 @@ func (l *lister) walk(ctx context.Context, dir, base string) (full bool, err err
 	return false, nil
 }
 
-// wants says whether an object, or anything in a directory whose keys start with
-// key, can be in the answer.
-func (l *lister) wants(key string, k kind) bool {
-	prefix, after := l.req.Prefix, l.req.StartAfter
-	if k == kindFile {
-		return strings.HasPrefix(key, prefix) && key > after && objstore.ValidateKey(key) == nil
+// window is what a request wants of one directory: keys there are relative to the
+// directory's own, and one may be empty (below a cut segment).
+type window struct {
+	prefix, after string
+	all           bool // after does not matter: every key here comes behind it
+}
+
+// within cuts the request down to a directory whose keys start with base. The
+// walk enters no directory that the request's prefix or start rule out as a whole,
+// and begins at the prefix's own.
+func (l *lister) within(base string) window {
+	w := window{prefix: strings.TrimPrefix(l.req.Prefix, base), after: l.req.StartAfter}
+	if len(l.req.Prefix) < len(base) {
+		w.prefix = "" // base starts with it
 	}
-	return (strings.HasPrefix(key, prefix) || strings.HasPrefix(prefix, key)) &&
-		(key > after || strings.HasPrefix(after, key))
+	switch after, below := strings.CutPrefix(l.req.StartAfter, base); {
+	case below:
+		w.after = after
+	case l.req.StartAfter < base:
+		w.all = true
+	default:
+		w.after = "\xff" // every key here comes before it: no UTF-8 sorts after this
+	}
+	return w
+}
+
+// has says whether an object, or anything in a directory, can be in the answer.
+func (w window) has(e entry) bool {
+	if e.kind == kindFile {
+		return strings.HasPrefix(e.key, w.prefix) && (w.all || e.key > w.after)
+	}
+	return (strings.HasPrefix(e.key, w.prefix) || strings.HasPrefix(w.prefix, e.key)) &&
+		(w.all || e.key > w.after || strings.HasPrefix(w.after, e.key))
 }
