@@ -52,6 +52,10 @@ type Config struct {
 	ProducePartitionsMax int
 	// ProduceTimeout is used when a Produce request names none.
 	ProduceTimeout time.Duration
+	// HoldTime is how long a Produce request waits for room, or for a bucket to
+	// open, before it is refused with a retriable error; the connection is read no
+	// further meanwhile. 0: refuse at once.
+	HoldTime time.Duration
 	// ThrottleTime is what a client is asked to wait when the node is overloaded.
 	ThrottleTime time.Duration
 
@@ -84,7 +88,7 @@ func Default() Config {
 		TransferTimeout: 30 * time.Second,
 		InFlightMax:     128, InFlightBytesMax: 4 << 20, ReceiveBytesMax: 512 << 20,
 		DrainTimeout:         10 * time.Second,
-		ProducePartitionsMax: 20_000, ProduceTimeout: 30 * time.Second, ThrottleTime: 200 * time.Millisecond,
+		ProducePartitionsMax: 20_000, ProduceTimeout: 30 * time.Second, HoldTime: time.Second, ThrottleTime: 200 * time.Millisecond,
 		FetchBytesMax: 55 << 20,
 		ColdReadsMax:  64, ColdReadBytesMax: 4 << 20, ColdKeep: 30 * time.Second,
 		QueryTimeout: 30 * time.Second, ReadyWait: 5 * time.Second,
@@ -124,8 +128,8 @@ func (c Config) Validate() error {
 	if c.ReceiveBytesMax < int64(c.FrameBytesMax) {
 		return fmt.Errorf("kafka receive bytes max %d is below the frame limit %d: %w", c.ReceiveBytesMax, c.FrameBytesMax, mink.ErrInvalid)
 	}
-	if c.ThrottleTime < 0 || c.DrainTimeout < 0 || c.ReadyWait < 0 {
-		return fmt.Errorf("kafka throttle time, drain timeout and ready wait must not be negative: %w", mink.ErrInvalid)
+	if c.HoldTime < 0 || c.ThrottleTime < 0 || c.DrainTimeout < 0 || c.ReadyWait < 0 {
+		return fmt.Errorf("kafka hold time, throttle time, drain timeout and ready wait must not be negative: %w", mink.ErrInvalid)
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ type produceCall struct {
 	resp     *kmsg.ProduceResponse
 	acks     int16
 	waits    []produceWait
-	until    time.Time
+	until    time.Time // answer by then
+	hold     time.Time // refuse an overloaded append only after
 	throttle bool
 	failed   error // acks=0: the first failure closes the connection
 }
@@ -60,6 +61,10 @@ func (b *broker) acceptProduce(ctx context.Context, cl *call, body []byte, r *km
 	p.until = cl.read.Add(b.cfg.ProduceTimeout)
 	if r.TimeoutMillis > 0 {
 		p.until = cl.read.Add(time.Duration(r.TimeoutMillis) * time.Millisecond)
+	}
+	p.hold = cl.read.Add(b.cfg.HoldTime)
+	if p.acks == 0 {
+		p.hold = p.until
 	}
 	p.resp = kmsg.NewPtrProduceResponse()
 	p.resp.Version = cl.header.version
@@ -96,20 +101,40 @@ func (p *produceCall) append(ctx context.Context, r *kmsg.ProduceRequest, t *top
 		return nil
 	}
 	bucket, _ := t.bucket(in.Partition)
-	log, err := p.broker.backend.Log(bucket)
-	if err == nil {
+	pending, err := p.admit(ctx, bucket, in.Records, tablet.KafkaAppend{AllowZstd: r.Version >= produceAllowsZstd})
+	switch {
+	case err == nil:
+		p.waits = append(p.waits, produceWait{i, j, bucket, pending})
+	case ctx.Err() != nil:
+		return ctx.Err()
+	default:
+		p.fail(i, j, bucket, err)
+	}
+	return nil
+}
+
+// admit appends. A bucket that is overloaded or still opening is waited for a
+// little, with the connection read no further: some clients stall for seconds
+// after any retriable error, and a pipelined batch that is taken after a refused
+// one is out of order. Without acknowledgements nobody would hear of a refusal
+// at all: there it is waited out.
+func (p *produceCall) admit(ctx context.Context, bucket mink.BucketRef, batch []byte, a tablet.KafkaAppend) (Pending, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		log, err := p.broker.backend.Log(bucket)
 		var pending Pending
-		pending, err = p.appendTo(ctx, log, in.Records, tablet.KafkaAppend{AllowZstd: r.Version >= produceAllowsZstd})
 		if err == nil {
-			p.waits = append(p.waits, produceWait{i, j, bucket, pending})
-			return nil
+			pending, err = log.AppendKafka(batch, a)
+		}
+		if !errors.Is(err, mink.ErrThrottled) && !errors.Is(err, mink.ErrUnavailable) {
+			return pending, err
+		}
+		if time.Now().After(p.hold) || !wait(ctx, pause) {
+			return nil, err
+		}
+		if len(batch) >= 8 {
+			clear(batch[:8]) // the base offset that the refused append may have set
 		}
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	p.fail(i, j, bucket, err)
-	return nil
 }
 
 // refuse finds what is wrong before a log is asked.
@@ -131,18 +156,6 @@ func (p *produceCall) refuse(r *kmsg.ProduceRequest, t *topic, in *kmsg.ProduceR
 		return codeInvalidRecord, "there is no record batch"
 	}
 	return codeNone, ""
-}
-
-// appendTo appends. Without acknowledgements nobody would hear of an overload:
-// then the connection is read no further until there is room.
-func (p *produceCall) appendTo(ctx context.Context, log Log, batch []byte, a tablet.KafkaAppend) (Pending, error) {
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		pending, err := log.AppendKafka(batch, a)
-		if p.acks != 0 || !errors.Is(err, mink.ErrThrottled) || time.Now().After(p.until) || !wait(ctx, pause) {
-			return pending, err
-		}
-		clear(batch[:8]) // the base offset that the refused append may have set
-	}
 }
 
 // answer waits for the appends in order. A batch that is not durable in time is

@@ -166,7 +166,7 @@ func TestErrorsOfLogs(t *testing.T) {
 // An append that is refused for load is answered retriable with a throttle time,
 // and the connection is muted for it.
 func TestThrottle(t *testing.T) {
-	s := startServer(t, func(c *Config) { c.ThrottleTime = 150 * time.Millisecond })
+	s := startServer(t, func(c *Config) { c.ThrottleTime, c.HoldTime = 150*time.Millisecond, 10*time.Millisecond })
 	log := s.node.topic("t", 1)[0]
 	log.set(func(l *fakeLog) { l.mu.refuse = mink.ErrThrottled })
 	c := dial(t, s.addr)
@@ -182,6 +182,27 @@ func TestThrottle(t *testing.T) {
 	}
 	if took := time.Since(start); took < 100*time.Millisecond {
 		t.Errorf("the connection was read again after %v, though muted for 150 ms", took)
+	}
+}
+
+// A short overload, or a bucket that opens, is waited out in order: nothing is
+// refused, and the second batch does not overtake the first.
+func TestHold(t *testing.T) {
+	for name, refuse := range map[string]error{"overload": mink.ErrThrottled, "opening": mink.ErrUnavailable} {
+		s := startServer(t, func(c *Config) { c.HoldTime = 10 * time.Second })
+		log := s.node.topic("t", 1)[0]
+		log.set(func(l *fakeLog) { l.mu.refuse = refuse })
+		c := dial(t, s.addr)
+		first, second := produceTo(9, "t", map[int32][]byte{0: batch("a")}), produceTo(9, "t", map[int32][]byte{0: batch("b")})
+		n, m := c.send(first), c.send(second)
+		<-time.After(5 * time.Millisecond)
+		log.set(func(l *fakeLog) { l.mu.refuse = nil })
+		if p := produced(t, c.receive(first, n)); p.ErrorCode != 0 || p.BaseOffset != 0 {
+			t.Errorf("%s: %+v", name, p)
+		}
+		if p := produced(t, c.receive(second, m)); p.ErrorCode != 0 || p.BaseOffset != 1 {
+			t.Errorf("%s: %+v", name, p)
+		}
 	}
 }
 
