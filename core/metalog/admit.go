@@ -116,9 +116,23 @@ func (r *Replica) takeLease(ctx context.Context, p *proposal, ttl time.Duration)
 	if err != nil {
 		return Lease{}, err
 	}
-	lease, _, err := r.log.ReadLease(ctx)
-	if err == nil && (lease.Node != node || lease.NodeEpoch != epoch) {
-		err = fmt.Errorf("lease of node %d: %w", node, ErrLeaseLost)
+	return r.leaseRow(ctx, p, node, epoch)
+}
+
+// leaseRow reads the lease that was just taken.
+func (r *Replica) leaseRow(ctx context.Context, p *proposal, node mink.NodeID, epoch mink.NodeEpoch) (Lease, error) {
+	for retry := r.newBackoff(); ; {
+		rctx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
+		lease, _, err := r.log.ReadLease(rctx)
+		cancel()
+		switch {
+		case err == nil && (lease.Node != node || lease.NodeEpoch != epoch):
+			return Lease{}, fmt.Errorf("lease of node %d: %w", node, ErrLeaseLost)
+		case err == nil || !transient(err) || p.state.Load() == unwatched:
+			return lease, err
+		}
+		if err := pause(ctx, retry.NextBackOff()); err != nil {
+			return Lease{}, fmt.Errorf("%w: metadata replica stops: %w", mink.ErrUnknownOutcome, err)
+		}
 	}
-	return lease, err
 }

@@ -52,7 +52,7 @@ func (p *proposal) finish(results []*clusterpb.Result, err error) {
 // mink.ErrUnknownOutcome (ctx ended while the batch was under way: it may be
 // applied later), mink.ErrTooLarge. Blocks while QueueMax proposals wait.
 func (r *Replica) Propose(ctx context.Context, commands ...*clusterpb.Command) ([]*clusterpb.Result, error) {
-	p := &proposal{commands: commands}
+	p := &proposal{commands: commands, done: make(chan struct{})}
 	guard := mink.LeaseEpoch(0)
 	var seals []mink.NodeEpoch
 	for _, c := range commands {
@@ -76,7 +76,12 @@ func (r *Replica) Propose(ctx context.Context, commands ...*clusterpb.Command) (
 		p.alone = func(ctx context.Context) error { return r.sendGuarded(ctx, p, seals, guard) }
 	}
 	err := r.submit(ctx, p)
-	return p.results, err
+	select {
+	case <-p.done:
+		return p.results, err
+	default: // still the proposer's
+		return nil, err
+	}
 }
 
 // Register admits this node and makes it the one this replica proposes as. The
@@ -88,7 +93,7 @@ func (r *Replica) Register(ctx context.Context, req *clusterpb.RegisterNode) (mi
 	}
 	req = proto.CloneOf(req)
 	var epoch mink.NodeEpoch
-	p := &proposal{}
+	p := &proposal{done: make(chan struct{})}
 	p.alone = func(ctx context.Context) (err error) {
 		epoch, err = r.register(ctx, p, req)
 		return err
@@ -104,7 +109,7 @@ func (r *Replica) Register(ctx context.Context, req *clusterpb.RegisterNode) (mi
 // node's lease is unexpired.
 func (r *Replica) TakeLease(ctx context.Context, ttl time.Duration) (Lease, error) {
 	var lease Lease
-	p := &proposal{}
+	p := &proposal{done: make(chan struct{})}
 	p.alone = func(ctx context.Context) (err error) {
 		lease, err = r.takeLease(ctx, p, ttl)
 		return err
@@ -117,7 +122,6 @@ func (r *Replica) TakeLease(ctx context.Context, ttl time.Duration) (Lease, erro
 
 // submit queues the proposal and waits for its end.
 func (r *Replica) submit(ctx context.Context, p *proposal) error {
-	p.done = make(chan struct{})
 	select {
 	case r.queue <- p:
 	case <-ctx.Done():

@@ -143,6 +143,13 @@ func testAppendRead(t *testing.T, o Options) {
 		check(t, err)
 		want, got = append(want, group...), append(got, es...)
 	}
+	var group [][]byte
+	for j := range 100 {
+		group = append(group, fmt.Appendf(nil, "large group %d", j))
+	}
+	es, err := l.Append(t.Context(), metalog.Append{Payloads: group})
+	check(t, err)
+	want, got = append(want, group...), append(got, es...)
 	big := bytes.Repeat([]byte{0, 1, 255, '\''}, 1<<18)
 	want = append(want, big)
 	got = append(got, appendOne(t, l, string(big)))

@@ -190,6 +190,9 @@ func (d *postgresDB) statement(ctx context.Context, sql string, args []any, dest
 	return postgresError(postgresTx{d.pool}.row(ctx, sql, args...).scan(dest...), true)
 }
 
+// fastPayloadsMax: the chain's recursion joins every payload with every step.
+const fastPayloadsMax = 32
+
 // The whole append as one statement, hence one round trip, during which alone
 // the head's lock is held. The lock is taken by head, so that ok and chain see
 // the newest head; sha256 here is metalog.Chain. Other rows (leases, heartbeats)
@@ -210,7 +213,7 @@ const appendSQL = `WITH RECURSIVE
 	SELECT head.idx, head.hash, c.idx, c.hash, c.t, (SELECT count(*) FROM told) FROM head LEFT JOIN chain c ON c.ord > 0 ORDER BY c.idx`
 
 func (d *postgresDB) appendFast(ctx context.Context, a metalog.Append) (entries []metalog.Entry, ok bool, err error) {
-	if a.Register != 0 || len(a.Seal) > 0 || a.Lease != 0 {
+	if a.Register != 0 || len(a.Seal) > 0 || a.Lease != 0 || len(a.Payloads) > fastPayloadsMax {
 		return nil, false, nil
 	}
 	if d.closed.Load() {

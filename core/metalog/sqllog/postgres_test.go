@@ -39,6 +39,7 @@ func TestPostgres(t *testing.T) {
 		wantErr(t, err, mink.ErrUnsupported)
 		wantText(t, err, "schema version 99")
 	})
+	t.Run("lost responses", func(t *testing.T) { testLostResponses(t, pg) })
 	t.Run("restart", func(t *testing.T) { testPostgresRestart(t, pg) }) // last: it cuts all sessions
 }
 
