@@ -3,6 +3,7 @@ package object
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -153,11 +154,7 @@ func AppendFrames(dst []Frame, info BlockInfo, b []byte) ([]Frame, error) {
 		return dst, err
 	}
 	table, body := b[BlockHeaderLen:BlockHeaderLen+tableLen], b[BlockHeaderLen+tableLen:]
-	if free := cap(dst) - len(dst); free < int(n) {
-		grown := make([]Frame, len(dst), len(dst)+int(n))
-		copy(grown, dst)
-		dst = grown
-	}
+	dst = slices.Grow(dst, int(n))
 	out := dst
 	r := reader{b: table}
 	next, commit := uint64(info.Start), int64(0)

@@ -37,5 +37,7 @@
 //
 // An occupied slot that is neither a bulk of this log nor a tombstone of this
 // slot, or a free slot with bulks beyond the window behind it, is corruption
-// (CorruptSlotError): recovery stops, and only a person may accept the loss.
+// (CorruptSlotError): recovery stops, and only a person may accept the loss. What
+// cannot be told from an end is that somebody deleted the last bulks of a log, up
+// to Window of them.
 package wal

@@ -416,7 +416,8 @@ func (m *schedule) recover(n int) {
 	}
 	if x.r == nil {
 		m.wal.Sealed = true
-		x.r = newRecovery(modelWAL, m.wal.Trim, uint64(m.k), nil)
+		window := 1 + m.rng.IntN(modelWindows) // not always the writer's: somebody changed the setting
+		x.r = newRecovery(modelWAL, m.wal.Trim, uint64(window), nil)
 		x.r.noTombstones = m.mut.noTombstones
 		return
 	}

@@ -288,6 +288,38 @@ func TestVanishingSlot(t *testing.T) {
 	if !errors.As(err, &c) || c.Slot != 1 {
 		t.Errorf("recovered with %v", err)
 	}
+	// Accepted, and there after all when its tombstone is to be put.
+	cfg := recoverConfig(s, 0)
+	cfg.AcceptLost = []uint64{1}
+	s.ClearRules()
+	s.Inject(fault.Rule{Ops: fault.Get, Prefix: key(1), Times: 1, Do: fault.FailBefore(objstore.ErrNotExist)})
+	res, err := Recover(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkLog(t, res, 0, 3)
+}
+
+// A bulk that somebody deleted is missed as long as the window behind it is full.
+func TestMissingBulk(t *testing.T) {
+	const n, window = 12, 4
+	for gone := range uint64(n) {
+		mem := pages2()
+		putBulks(t, mem, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+		if _, err := mem.DeleteBatch(t.Context(), []string{key(gone)}); err != nil {
+			t.Fatal(err)
+		}
+		res, err := Recover(t.Context(), recoverConfig(mem, 0))
+		var c *CorruptSlotError
+		switch {
+		case gone+window <= n-1:
+			if !errors.As(err, &c) || c.Slot != gone {
+				t.Errorf("slot %d is gone: %v", gone, err)
+			}
+		case err != nil || res.End != gone:
+			t.Errorf("slot %d was never acknowledged for all that is known: end %d, %v", gone, res.End, err)
+		}
+	}
 }
 
 // Damage on the way is read again; a store that fails is asked again.
@@ -419,4 +451,21 @@ func TestSlots(t *testing.T) {
 	if n != 2 || !failed {
 		t.Errorf("%d slots, then failed: %t", n, failed)
 	}
+}
+
+func FuzzReadContent(f *testing.F) {
+	f.Add(bytes.Join(bulkChunks(f, modelWAL, 7, 4, 7, 1), nil))
+	f.Add(object.Tombstone(modelWAL, 7, 1))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < object.HeaderLen {
+			return
+		}
+		c, err := readContent(modelWAL, 7, int64(len(b)), func(offset, n int64) ([]byte, error) { return b[offset : offset+n], nil })
+		if err != nil && !errors.Is(err, mink.ErrCorrupt) && !errors.Is(err, mink.ErrUnsupported) {
+			t.Fatalf("error without a class: %v", err)
+		}
+		if err == nil && c.kind == slotTombstone && !object.IsTombstone(b, modelWAL, 7) {
+			t.Fatal("taken for a tombstone")
+		}
+	})
 }

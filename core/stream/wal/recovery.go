@@ -69,7 +69,7 @@ type op struct {
 }
 
 // readBatch is how many slots are read at a time.
-const readBatch = 16
+const readBatch = 32
 
 type recovery struct {
 	wal    plan.WALID
