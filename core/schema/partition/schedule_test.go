@@ -227,3 +227,16 @@ func TestHoursAroundClockChanges(t *testing.T) {
 		}
 	}
 }
+
+// St. John's set its clocks back at 00:01, from one day into the day before: what
+// was dropped a minute earlier must not become writable again.
+func TestExpiredStaysExpiredWhenClocksGoBack(t *testing.T) {
+	for unit, old := range map[string]string{"hour": "2010-11-06-22", "day": "2010-11-05"} {
+		s := schedule(t, "America/St_Johns", "time_unit="+unit, "num_retention=1")
+		for _, at := range []string{"2010-11-07T02:30:30Z", "2010-11-07T02:31:30Z", "2010-11-07T03:30:00Z"} {
+			if expired, err := s.Expired([]string{old}, instant(t, at)); err != nil || !expired {
+				t.Errorf("%s at %s (%s): expired %v, %v", old, at, s.Name(instant(t, at)), expired, err)
+			}
+		}
+	}
+}
