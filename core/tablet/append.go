@@ -93,7 +93,16 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 		AfterMaxMs:    int64(o.TimestampAfter / time.Millisecond),
 		LogAppendTime: o.TimestampType == schema.LogAppendTime,
 	}
-	h, err := kafkabatch.Header(batch, &opts, nil)
+	var h record.Header
+	var err error
+	if opts.Deep = l.cfg.DeepKafka; opts.Deep {
+		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
+			h, err = kafkabatch.Header(batch, &opts, d)
+			return err
+		})
+	} else {
+		h, err = kafkabatch.Header(batch, &opts, nil)
+	}
 	if err != nil {
 		l.counts.refused.Add(1)
 		return nil, fmt.Errorf("append to bucket %s: %w", l.cfg.Bucket, err)
@@ -302,7 +311,7 @@ func (l *Log) repeat(v *verdict, logAppendTime bool) *Pending {
 	}
 	l.landed()
 	i := sort.Search(len(l.mu.flights), func(i int) bool { return l.mu.flights[i].end > v.stored.base })
-	if i < len(l.mu.flights) && v.stored.base >= l.openedAt && v.stored.base >= l.s.HighWatermark() {
+	if i < len(l.mu.flights) && v.stored.base >= l.s.HighWatermark() {
 		p.ticket = l.mu.flights[i].ticket
 	}
 	return p

@@ -123,6 +123,23 @@ func TestIdempotence(t *testing.T) {
 			crash 0 2
 			append 7 0 7 1 -> 8-8
 			append 9 0 3 1 -> out of order, next 0`,
+		// tables.md case 3: the log's times decide, not the clock of the one who opens it.
+		"clock of the next leader is behind": `
+			append 7 0 0 7 -> 0-6
+			idle 169h
+			append 8 0 0 1 -> 7-7
+			idle -169h
+			crash 0 1
+			append 9 0 0 1 -> 8-8
+			append 7 0 7 1 -> 9-9`,
+		"clock of the next leader is ahead": `
+			append 7 0 0 7 -> 0-6
+			idle 169h
+			crash 0 1
+			append 7 0 9 1 -> 7-7
+			crash 0 0
+			append 7 0 10 1 -> 8-8
+			append 7 0 8 1 -> out of order, next 11`,
 		"idle just below the expiry": `
 			append 7 0 0 7 -> 0-6
 			idle 168h

@@ -487,7 +487,7 @@ func TestAcceptedIsReadable(t *testing.T) {
 	var tried, accepted int
 	rapid.Check(t, func(rt *rapid.T) {
 		name := draw(rt, rapid.SampledFrom([]string{"plain", "lz4", "zstd"}))
-		for range 20 {
+		for range 5 {
 			f := newForge(t, compressions[name]...)
 			for range draw(rt, rapid.IntRange(1, 3)) {
 				breakSomething(rt, f)
