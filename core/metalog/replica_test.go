@@ -143,15 +143,15 @@ func TestProposalsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memlog.New()
 		hold := make(chan struct{})
-		holding := false
+		var holding atomic.Bool
 		slow := faultlog.New(log, faultlog.Config{})
 		r := start(t, blockAppend{slow, func() {
-			if holding {
+			if holding.Load() {
 				<-hold
 			}
 		}})
 		register(t, r, 1)
-		holding = true
+		holding.Store(true)
 		before := r.View().Index()
 		var wg sync.WaitGroup
 		var ids sync.Map
@@ -194,10 +194,10 @@ func exactlyOnce(t *testing.T, seed uint64, change ...func(*metalog.Replica)) (s
 	const proposers, each = 4, 25
 	synctest.Test(t, func(t *testing.T) {
 		inner := memlog.New()
-		armed := false
+		var armed atomic.Bool
 		random := faultlog.Random(seed, 0.4, faultlog.LostResponse, faultlog.Disconnected, faultlog.Refused, faultlog.Late, faultlog.Stalled)
 		log := faultlog.New(inner, faultlog.Config{LateBy: 300 * time.Millisecond, Plan: func(op faultlog.Op) faultlog.Fault {
-			if !armed {
+			if !armed.Load() {
 				return faultlog.None
 			}
 			return random(op)
@@ -205,7 +205,7 @@ func exactlyOnce(t *testing.T, seed uint64, change ...func(*metalog.Replica)) (s
 		r := start(t, log, change...)
 		register(t, r, 1)
 		first := propose(t, r, allocate())[0].Id
-		armed = true
+		armed.Store(true)
 		var mu sync.Mutex
 		var ids []int64
 		var wg sync.WaitGroup
@@ -224,7 +224,7 @@ func exactlyOnce(t *testing.T, seed uint64, change ...func(*metalog.Replica)) (s
 			})
 		}
 		wg.Wait()
-		armed = false
+		armed.Store(false)
 		time.Sleep(time.Second) // virtual: what is late lands
 		counts := log.Counts()
 		for _, f := range []faultlog.Fault{faultlog.LostResponse, faultlog.Disconnected, faultlog.Late, faultlog.Stalled} {
@@ -267,16 +267,16 @@ func TestExactlyOnceFailsWithoutDedup(t *testing.T) {
 func TestRegisterUnderFaults(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
-			armed := false
+			var armed atomic.Bool
 			random := faultlog.Random(seed, 0.6, faultlog.LostResponse, faultlog.Disconnected, faultlog.Late, faultlog.Stalled)
 			log := faultlog.New(memlog.New(), faultlog.Config{LateBy: 100 * time.Millisecond, Plan: func(op faultlog.Op) faultlog.Fault {
-				if !armed {
+				if !armed.Load() {
 					return faultlog.None
 				}
 				return random(op)
 			}})
 			r := start(t, log)
-			armed = true
+			armed.Store(true)
 			epoch := register(t, r, 1)
 			lease, err := r.TakeLease(t.Context(), time.Minute)
 			check(t, err)
@@ -378,9 +378,9 @@ func TestLeaseAndHeartbeatInVirtualTime(t *testing.T) {
 func TestAbandonedProposals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memlog.New()
-		down := false
+		var down atomic.Bool
 		log := faultlog.New(inner, faultlog.Config{Plan: func(faultlog.Op) faultlog.Fault {
-			if down {
+			if down.Load() {
 				return faultlog.Refused
 			}
 			return faultlog.None
@@ -388,7 +388,7 @@ func TestAbandonedProposals(t *testing.T) {
 		r := start(t, log)
 		register(t, r, 1)
 		before := r.View().Index()
-		down = true
+		down.Store(true)
 		var wg sync.WaitGroup
 		for i := range 3 {
 			wg.Go(func() {
@@ -400,7 +400,7 @@ func TestAbandonedProposals(t *testing.T) {
 		}
 		wg.Wait()
 		time.Sleep(time.Minute)
-		down = false
+		down.Store(false)
 		time.Sleep(time.Minute)
 		if got := r.View().Index(); got != before {
 			t.Fatalf("proposals that everybody gave up before they could be sent made %d entries", got-before)
@@ -412,23 +412,23 @@ func TestAbandonedProposals(t *testing.T) {
 func TestOutageIsRidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memlog.New()
-		down := false
+		var down atomic.Bool
 		log := faultlog.New(inner, faultlog.Config{Plan: func(faultlog.Op) faultlog.Fault {
-			if down {
+			if down.Load() {
 				return faultlog.Refused
 			}
 			return faultlog.None
 		}})
 		r := start(t, log)
 		register(t, r, 1)
-		down = true
+		down.Store(true)
 		got := make(chan error, 1)
 		go func() {
 			_, err := r.Propose(t.Context(), allocate())
 			got <- err
 		}()
 		time.Sleep(10 * time.Minute)
-		down = false
+		down.Store(false)
 		check(t, <-got)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,19 +89,19 @@ func TestReloadBehindTruncation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memlog.New()
 		r, lease := leaseHolder(t, log)
-		cut := false
+		var cut atomic.Bool
 		lagging := start(t, faultlog.New(log, faultlog.Config{Plan: func(op faultlog.Op) faultlog.Fault {
 			switch {
-			case cut && op == faultlog.Append:
+			case cut.Load() && op == faultlog.Append:
 				return faultlog.LostResponse
-			case cut:
+			case cut.Load():
 				return faultlog.Refused
 			}
 			return faultlog.None
 		}}))
 		register(t, lagging, 2)
 		check(t, r.WaitApplied(t.Context(), lagging.View().Index()))
-		cut = true
+		cut.Store(true)
 		got := make(chan int64, 1)
 		go func() {
 			res, err := lagging.Propose(t.Context(), allocate())
@@ -126,7 +127,7 @@ func TestReloadBehindTruncation(t *testing.T) {
 		if through <= lagging.View().Index() {
 			t.Fatalf("truncated through %d, the lagging node is at %d", through, lagging.View().Index())
 		}
-		cut = false
+		cut.Store(false)
 		id := <-got
 		if id == 0 || id >= last {
 			t.Fatalf("the lagging node's proposal was answered with id %d, later ones ended at %d", id, last)
