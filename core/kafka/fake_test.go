@@ -243,6 +243,8 @@ func (l *fakeLog) AppendKafka(batch []byte, a tablet.KafkaAppend) (Pending, erro
 	if l.mu.refuse != nil {
 		// As a tablet may: the batch was patched before the engine refused it.
 		binary.BigEndian.PutUint64(batch, 7)
+		batch[22] |= 8 // log append time
+		fixCRC(batch)
 		return nil, l.mu.refuse
 	}
 	if p, err := l.window(&h); p != nil || err != nil {

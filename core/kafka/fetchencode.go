@@ -178,9 +178,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func emptyBatch(from, next mink.Offset, epoch mink.LeaderEpoch) []byte {
 	be := binary.BigEndian
 	delta := min(next-from, math.MaxInt32) - 1
-	b := make([]byte, 0, 61)
+	b := make([]byte, 0, kafkaHeaderBytes)
 	b = be.AppendUint64(b, uint64(from))
-	b = be.AppendUint32(b, 61-12)
+	b = be.AppendUint32(b, kafkaHeaderBytes-12)
 	b = be.AppendUint32(b, uint32(epoch))
 	b = append(b, 2)          // magic
 	b = be.AppendUint32(b, 0) // crc, below

@@ -42,6 +42,9 @@ type produceWait struct {
 	pending     Pending
 }
 
+// kafkaHeaderBytes is the size of a v2 batch's header.
+const kafkaHeaderBytes = 61
+
 // perPartition is about what an unanswered partition holds in memory.
 const perPartition = 256
 
@@ -119,6 +122,8 @@ func (p *produceCall) append(ctx context.Context, r *kmsg.ProduceRequest, t *top
 // one is out of order. Without acknowledgements nobody would hear of a refusal
 // at all: there it is waited out.
 func (p *produceCall) admit(ctx context.Context, bucket mink.BucketRef, batch []byte, a tablet.KafkaAppend) (Pending, error) {
+	var header [kafkaHeaderBytes]byte // an append patches it, also when it is refused
+	n := copy(header[:], batch)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		log, err := p.broker.backend.Log(bucket)
 		var pending Pending
@@ -131,9 +136,7 @@ func (p *produceCall) admit(ctx context.Context, bucket mink.BucketRef, batch []
 		if time.Now().After(p.hold) || !wait(ctx, pause) {
 			return nil, err
 		}
-		if len(batch) >= 8 {
-			clear(batch[:8]) // the base offset that the refused append may have set
-		}
+		copy(batch, header[:n])
 	}
 }
 
