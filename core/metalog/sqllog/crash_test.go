@@ -5,6 +5,7 @@ package sqllog
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -94,15 +95,18 @@ func TestSQLiteSurvivesPowerCuts(t *testing.T) {
 	if len(images) < 4*crashAppends {
 		t.Fatalf("only %d crash images of %d appends", len(images), crashAppends)
 	}
+	seen := map[[sha256.Size]byte]bool{} // many moments leave the same bytes
 	for i, image := range images {
-		if testing.Short() && i%7 != 0 {
+		sum := image.sum()
+		if seen[sum] || testing.Short() && i%7 != 0 {
 			continue
 		}
+		seen[sum] = true
 		if err := survives(t, image, want); err != nil {
 			t.Errorf("crash %d, %s, after %d acknowledgements: %v", i, image.at, image.acked, err)
 		}
 	}
-	t.Logf("%d crash images", len(images))
+	t.Logf("%d crash images, %d different", len(images), len(seen))
 }
 
 // The test of the test: with any one kind of sync taken out, an acknowledged

@@ -3,12 +3,14 @@
 package sqllog
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -308,6 +310,17 @@ func (c *crashFS) image(at string) {
 	}
 	n := c.acked()
 	c.mu.images = append(c.mu.images, crashImage{at, n, lost}, crashImage{at + ", torn", n, torn})
+}
+
+// sum tells images apart.
+func (i crashImage) sum() (out [sha256.Size]byte) {
+	h := sha256.New()
+	fmt.Fprintln(h, i.acked)
+	for _, name := range slices.Sorted(maps.Keys(i.files)) {
+		fmt.Fprintln(h, name, len(i.files[name]))
+		h.Write(i.files[name])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // write puts the image into a directory.
