@@ -114,8 +114,9 @@ func (t *txn) admit(b *clusterpb.Batch, c *clusterpb.Command) *clusterpb.Result 
 	return nil
 }
 
-// requiredLevel is the feature level that brought the command kind.
-func requiredLevel(c *clusterpb.Command) uint32 { return 1 }
+// requiredLevel is the feature level that brought the command kind; so far all
+// are of the first.
+func requiredLevel(*clusterpb.Command) uint32 { return 1 }
 
 func (t *txn) dispatch(c *clusterpb.Command) *clusterpb.Result {
 	switch k := c.GetKind().(type) {

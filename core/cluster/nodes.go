@@ -146,7 +146,7 @@ func (t *txn) removeNode(c *clusterpb.RemoveNode) *clusterpb.Result {
 		if !w.Recovered {
 			return conflict("node %d, epoch %d, is not recovered yet: wait for the coordinator", id, epoch)
 		}
-		for st := range t.s.StreamsLedBy(epoch) {
+		if st, found := first(t.s.StreamsLedBy(epoch)); found {
 			return conflict("node %d, epoch %d, is still the last leader of stream %d: wait until the coordinator gave it a new one", id, epoch, st.ID)
 		}
 	}

@@ -101,3 +101,11 @@ func (p *pset[T]) from(key T) iter.Seq[T] {
 	t := p.t
 	return func(yield func(T) bool) { t.Ascend(key, yield) }
 }
+
+func first[T any](seq iter.Seq[T]) (v T, found bool) {
+	seq(func(x T) bool {
+		v, found = x, true
+		return false
+	})
+	return v, found
+}

@@ -94,10 +94,8 @@ func (t *txn) addRef(object plan.ObjectID, stream mink.StreamID, by int32) {
 }
 
 func (t *txn) named(id plan.ObjectID) bool {
-	for r := range t.s.refs.from(ref{object: id}) {
-		return r.object == id
-	}
-	return false
+	r, found := first(t.s.refs.from(ref{object: id}))
+	return found && r.object == id
 }
 
 // nameObject records an object that a stream of this command names. A slot
