@@ -96,5 +96,5 @@ func refusalIn(key, version int16) kmsg.Response {
 	return resp
 }
 
-// brokerName is "Name v1" for logs.
+// String is for logs.
 func (c *call) String() string { return fmt.Sprintf("%s v%d", c.api, c.header.version) }

@@ -7,7 +7,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -58,7 +57,7 @@ func (b *broker) listOffsets(ctx context.Context, r *kmsg.ListOffsetsRequest) (*
 
 func (b *broker) listOne(ctx context.Context, version int16, t *topic, ask *kmsg.ListOffsetsRequestTopicPartition, p *kmsg.ListOffsetsResponseTopicPartition) {
 	fail := func(c code) { p.ErrorCode = b.fail("ListOffsets", c) }
-	log, _, c := b.openFor(t, ask.Partition, ask.CurrentLeaderEpoch)
+	log, c := b.openFor(t, ask.Partition, ask.CurrentLeaderEpoch)
 	if c != codeNone {
 		fail(c)
 		return
@@ -110,19 +109,19 @@ func lookupCode(err error) code {
 }
 
 // openFor finds a partition's log and checks the epoch that the client knows.
-func (b *broker) openFor(t *topic, partition, epoch int32) (Log, mink.BucketRef, code) {
+func (b *broker) openFor(t *topic, partition, epoch int32) (Log, code) {
 	if t == nil {
-		return nil, mink.BucketRef{}, codeUnknownTopicOrPartition
+		return nil, codeUnknownTopicOrPartition
 	}
 	bucket, ok := t.bucket(partition)
 	if !ok {
-		return nil, bucket, codeUnknownTopicOrPartition
+		return nil, codeUnknownTopicOrPartition
 	}
 	log, err := b.backend.Log(bucket)
 	if err != nil {
-		return nil, bucket, bucketCode(err)
+		return nil, bucketCode(err)
 	}
-	return log, bucket, checkEpoch(epoch, log.LeaderEpoch())
+	return log, checkEpoch(epoch, log.LeaderEpoch())
 }
 
 // epochEnds is OffsetForLeaderEpoch: where an epoch that a consumer has read in
@@ -138,16 +137,16 @@ func (b *broker) epochEnds(_ context.Context, r *kmsg.OffsetForLeaderEpochReques
 		out.Partitions = make([]kmsg.OffsetForLeaderEpochResponseTopicPartition, len(in.Partitions))
 		t := b.topicByName(v, in.Topic)
 		for j := range in.Partitions {
-			out.Partitions[j] = b.epochEnd(v, t, &in.Partitions[j])
+			out.Partitions[j] = b.epochEnd(t, &in.Partitions[j])
 		}
 	}
 	return resp, nil
 }
 
-func (b *broker) epochEnd(_ *cluster.State, t *topic, ask *kmsg.OffsetForLeaderEpochRequestTopicPartition) kmsg.OffsetForLeaderEpochResponseTopicPartition {
+func (b *broker) epochEnd(t *topic, ask *kmsg.OffsetForLeaderEpochRequestTopicPartition) kmsg.OffsetForLeaderEpochResponseTopicPartition {
 	p := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
 	p.Partition, p.LeaderEpoch, p.EndOffset = ask.Partition, -1, -1
-	log, _, c := b.openFor(t, ask.Partition, ask.CurrentLeaderEpoch)
+	log, c := b.openFor(t, ask.Partition, ask.CurrentLeaderEpoch)
 	if c != codeNone {
 		p.ErrorCode = b.fail("OffsetForLeaderEpoch", c)
 		return p
