@@ -97,17 +97,14 @@ func (c *Coordinator) setLease(l metalog.Lease) {
 	c.mu.lease = l
 }
 
+// Wake makes the coordinator look for the lease at once: this node registered.
+func (c *Coordinator) Wake() { c.lease.Trigger() }
+
 // watch triggers a tick when the view holds work that should not wait for the
-// next one: an unrecovered log, a bucket without a leader, a free lease.
+// next one: an unrecovered log, a bucket without a leader.
 func (c *Coordinator) watch(ctx context.Context) error {
-	var lastEpoch mink.NodeEpoch
 	for {
 		view := c.deps.Meta.View()
-		_, epoch := c.deps.Self()
-		if epoch != lastEpoch && epoch != 0 {
-			lastEpoch = epoch
-			c.lease.Trigger()
-		}
 		if _, ok := c.held(); ok && c.hasUrgentWork(view) {
 			c.tick.Trigger()
 		}

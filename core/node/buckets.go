@@ -34,7 +34,8 @@ type bucket struct {
 
 // buckets opens and closes tablets so that they match the view.
 type buckets struct {
-	inc *incarnation
+	inc    *incarnation
+	codecs tablet.Codecs
 
 	mu struct {
 		sync.Mutex
@@ -134,11 +135,20 @@ func (b *buckets) needsOpen(s plan.Stream, t *cluster.Table) bool {
 		return !errors.Is(e.err, mink.ErrCorrupt) && !time.Now().Before(e.retry)
 	case e.table != t:
 		e.table = t
-		if cfg, err := tabletConfig(e.ref, e.epoch, t); err == nil {
-			e.log.Reconfigure(cfg)
-		}
+		b.update(e)
 	}
 	return false
+}
+
+// update tells an open tablet of its table's new schemas and options.
+func (b *buckets) update(e *bucket) {
+	cfg, err := b.tabletConfig(e.ref, e.epoch, e.table)
+	if err == nil {
+		err = e.log.Reconfigure(cfg)
+	}
+	if err != nil {
+		b.inc.node.logger.Error("a table's change does not reach its bucket", "bucket", e.ref.String(), "error", err)
+	}
 }
 
 func (b *buckets) openOne(ctx context.Context, s plan.Stream, t *cluster.Table) {
@@ -164,7 +174,7 @@ func (b *buckets) openOne(ctx context.Context, s plan.Stream, t *cluster.Table) 
 }
 
 func (b *buckets) openTablet(ctx context.Context, s plan.Stream, t *cluster.Table) (*stream.Stream, *tablet.Log, error) {
-	cfg, err := tabletConfig(s.Bucket, s.Owner.LeaderEpoch, t)
+	cfg, err := b.tabletConfig(s.Bucket, s.Owner.LeaderEpoch, t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,13 +190,14 @@ func (b *buckets) openTablet(ctx context.Context, s plan.Stream, t *cluster.Tabl
 	return st, log, nil
 }
 
-func tabletConfig(ref mink.BucketRef, epoch mink.LeaderEpoch, t *cluster.Table) (tablet.Config, error) {
+func (b *buckets) tabletConfig(ref mink.BucketRef, epoch mink.LeaderEpoch, t *cluster.Table) (tablet.Config, error) {
 	o, err := t.Descriptor.ParsedOptions()
 	if err != nil {
 		return tablet.Config{}, fmt.Errorf("options of table %s.%s: %w", t.Descriptor.Database, t.Descriptor.Table, err)
 	}
 	cfg := tablet.Default()
 	cfg.Bucket, cfg.LeaderEpoch, cfg.Schemas, cfg.Options = ref, epoch, t.Schemas, o
+	cfg.Codecs = &b.codecs
 	return cfg, nil
 }
 

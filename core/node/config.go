@@ -62,5 +62,7 @@ type Deps struct {
 	Log      metalog.Log      // for heartbeats
 	Objects  objstore.Store
 	WALStore objstore.Store
-	Logger   *slog.Logger
+	// Registered, when set, is called after every registration of this node.
+	Registered func()
+	Logger     *slog.Logger
 }

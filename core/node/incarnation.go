@@ -41,6 +41,9 @@ func (n *Node) runIncarnation(ctx context.Context) error {
 		return err
 	}
 	n.setCurrent(inc)
+	if n.deps.Registered != nil {
+		n.deps.Registered()
+	}
 	n.logger.Info("registered", "epoch", inc.epoch, "nonce", fmt.Sprintf("%016x", inc.nonce))
 	err = inc.run(ctx)
 	n.setCurrent(nil)

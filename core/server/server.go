@@ -42,16 +42,17 @@ type parts struct {
 	cfg         Config
 	logger      *slog.Logger
 	unlock      func() error
-	objects     objstore.Store
+	objects     objstore.Store // of records
 	wal         objstore.Store
 	log         metalog.Log
 	replica     *metalog.Replica
 	node        *node.Node
 	coordinator *coordinator.Coordinator
 	ops         *ops.Server
-	kafka       *kafka.Server
+	kafka       *kafka.Server // nil once it runs
 	flight      flightListener
 	http        net.Listener
+	addresses   Addresses // bound
 }
 
 // Run runs a node until ctx is done. ready is called once, when the node serves.
@@ -83,16 +84,18 @@ func (p *parts) open(ctx context.Context) (err error) {
 }
 
 func (p *parts) openStorage(ctx context.Context) (err error) {
-	if p.objects, err = openStore(p.cfg.storageURI()); err != nil {
+	if p.objects, err = openStore(ctx, p.cfg.storageURI()); err != nil {
 		return err
 	}
 	p.wal = p.objects
 	if p.cfg.walURI() != p.cfg.storageURI() {
-		if p.wal, err = openStore(p.cfg.walURI()); err != nil {
+		if p.wal, err = openStore(ctx, p.cfg.walURI()); err != nil {
 			return err
 		}
 	}
-	if p.log, err = sqllog.Open(ctx, p.cfg.metaURL(), p.logger); err != nil {
+	lcfg := sqllog.Default()
+	lcfg.BinaryVersion = Version
+	if p.log, err = sqllog.Open(ctx, p.cfg.metaURL(), lcfg, p.logger); err != nil {
 		return fmt.Errorf("metadata database %s: %w", redactURL(p.cfg.metaURL()), err)
 	}
 	mcfg := metalog.Default()
@@ -132,6 +135,7 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 }
 
 func (p *parts) buildNode() (err error) {
+	p.addresses = p.bound()
 	scfg, err := p.streamConfig()
 	if err != nil {
 		return err
@@ -143,7 +147,7 @@ func (p *parts) buildNode() (err error) {
 	ncfg.LeaseTTL = time.Duration(p.cfg.LeaseTTL)
 	ncfg.LogRetentionInterval = time.Duration(p.cfg.LogRetentionInterval)
 	ncfg.Stream = scfg
-	p.node, err = node.New(ncfg, node.Deps{Meta: p.replica, Log: p.log, Objects: p.objects, WALStore: p.wal, Logger: p.logger})
+	p.node, err = node.New(ncfg, node.Deps{Meta: p.replica, Log: p.log, Objects: p.objects, WALStore: p.wal, Registered: func() { p.coordinator.Wake() }, Logger: p.logger})
 	if err != nil {
 		return err
 	}
@@ -152,7 +156,7 @@ func (p *parts) buildNode() (err error) {
 	ccfg.Tick = time.Duration(p.cfg.CoordinatorTick)
 	ccfg.SnapshotInterval = time.Duration(p.cfg.MetadataSnapshotInterval)
 	ccfg.ProducerOffsetsTTL = time.Duration(p.cfg.ProducerOffsetsTTL)
-	ccfg.WALWindow = uint64(scfg.WALWindow)
+	ccfg.WALWindow = scfg.WALWindow
 	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{Meta: p.replica, Log: p.log, WALStore: p.wal, Self: p.node.Self, Logger: p.logger})
 	return err
 }
@@ -214,7 +218,7 @@ func (p *parts) bound() Addresses {
 
 // advertised is what other nodes and clients are told.
 func (p *parts) advertised() Addresses {
-	a := p.bound()
+	a := p.addresses
 	if p.cfg.Advertise != "" {
 		a.Flight = p.cfg.Advertise
 	}
@@ -270,17 +274,18 @@ func (p *parts) serve(ctx context.Context, g *errgroup.Group, stop func(), ready
 		}
 		return err
 	}
-	if p.kafka != nil {
+	if k := p.kafka; k != nil {
+		p.kafka = nil // Run closes it
 		g.Go(func() error {
 			defer stop()
-			return p.kafka.Run(ctx)
+			return k.Run(ctx)
 		})
 	}
 	g.Go(func() error {
 		defer stop()
 		return p.flight.Run(ctx)
 	})
-	ready(p.bound())
+	ready(p.addresses)
 	<-ctx.Done()
 	return nil
 }
@@ -292,7 +297,11 @@ func (p *parts) close() error {
 		errs = append(errs, p.flight.Close())
 	}
 	if p.kafka != nil {
-		errs = append(errs, p.kafka.Close())
+		// Run with an ended context closes a listener that never ran; one that ran
+		// is closed already.
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		errs = append(errs, p.kafka.Run(ended))
 	}
 	if p.http != nil {
 		if err := p.http.Close(); err != nil && !errors.Is(err, net.ErrClosed) {

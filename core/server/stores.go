@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,7 +17,7 @@ import (
 
 // openStore builds the object store that a URI names. A store that cannot be
 // built fails the start: nothing is fallen back to.
-func openStore(uri string) (objstore.Store, error) {
+func openStore(ctx context.Context, uri string) (objstore.Store, error) {
 	scheme, rest, found := strings.Cut(uri, "://")
 	if !found {
 		return nil, fmt.Errorf("object store %q: want a URI such as file://./data/objects", redactURL(uri))
@@ -27,7 +28,7 @@ func openStore(uri string) (objstore.Store, error) {
 		if err != nil {
 			return nil, fmt.Errorf("object store %s: %w", uri, err)
 		}
-		s, err := dirstore.Open(dirstore.Config{Root: path})
+		s, err := dirstore.Open(ctx, dirstore.Config{Dir: path})
 		if err != nil {
 			return nil, fmt.Errorf("object store %s: %w", uri, err)
 		}
