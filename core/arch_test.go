@@ -19,37 +19,48 @@ var rank = map[string]int{
 	"sdk/mink":                0,
 	"sdk/objstore":            0,
 	"core/internal/invariant": 0,
+	"core/internal/loop":      0,
+	"core/internal/units":     0,
+	"sdk/api":                 1,
 	"core/record":             1,
 	"core/schema":             1,
 	"core/stream/object":      1,
 	"core/stream/plan":        1,
 	"core/cluster/clusterpb":  1,
 	"core/cluster":            2,
-	"core/stream/wal":         2,
-	"core/stream":             3,
-	"core/tablet":             3,
-	"core/metalog":            2,
+	"sdk/client":              2,
+	"core/metalog":            3,
 	"core/metalog/memlog":     3,
 	"core/metalog/sqllog":     3,
+	"core/stream/wal":         3,
+	"core/stream":             3,
+	"core/tablet":             3,
 	"core/builtin/dirstore":   3,
 	"core/builtin/memstore":   3,
 	"core/node":               4,
+	"core/coordinator":        4,
 	"core/flight":             5,
 	"core/kafka":              5,
 	"core/ops":                5,
-	"sdk/client":              5,
 	"core/server":             6,
 	"cmd/mink":                7,
 }
 
 // sideways lists the imports within one rank.
-var sideways = map[string][]string{}
+var sideways = map[string][]string{
+	"core/stream/object":  {"core/stream/plan"},
+	"core/metalog/memlog": {"core/metalog"},
+	"core/metalog/sqllog": {"core/metalog"},
+	"core/stream":         {"core/stream/wal"},
+	"core/tablet":         {"core/stream"},
+}
 
 // proving packages exist for tests and benchmarks: no shipped package may
 // import them, and they may import anything.
 var proving = []string{
 	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
-	"sdk/objstore/objstoretest", "core/metalog/metalogtest",
+	"sdk/objstore/objstoretest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
+	"core/stream/streamtest", "core/stream/plan/plantest",
 }
 
 // doors lists, for each heavy dependency, the only packages that may import it.

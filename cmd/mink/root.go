@@ -62,7 +62,7 @@ Arrow Flight clients. One binary is the node and its client.
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes, only data and errors")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddCommand(serveCommand(a), demoCommand(a), dbCommand(a), tableCommand(a), partitionCommand(a), topicCommand(a), writeCommand(a), readCommand(a),
-		clusterCommand(a), fsckCommand(a), versionCommand(a))
+		clusterCommand(a), fsckCommand(a), benchCommand(a), versionCommand(a))
 	return root
 }
 

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/client"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// benchFlags is what `bench` takes.
+type benchFlags struct {
+	create                              bool
+	rows                                int64
+	batch, concurrency, payload, bucket int
+	duration                            time.Duration
+	protocol, kafka                     string
+}
+
+// benchResult is what a run measured. Latencies are of one batch, from handing
+// it over to its acknowledgement.
+type benchResult struct {
+	Protocol   string  `json:"protocol"`
+	Rows       int64   `json:"rows"`
+	Bytes      int64   `json:"bytes"` // of payloads
+	Errors     int64   `json:"errors"`
+	Seconds    float64 `json:"seconds"`
+	RowsPerS   float64 `json:"rows_per_second"`
+	BytesPerS  float64 `json:"bytes_per_second"`
+	P50ms      float64 `json:"p50_ms"`
+	P95ms      float64 `json:"p95_ms"`
+	P99ms      float64 `json:"p99_ms"`
+	Maxms      float64 `json:"max_ms"`
+	FirstError string  `json:"first_error,omitempty"`
+}
+
+func benchCommand(a *app) *cobra.Command {
+	f := benchFlags{rows: 1_000_000, batch: 500, concurrency: 4, payload: 100, bucket: 4, protocol: "flight"}
+	cmd := &cobra.Command{
+		Use: "bench DB.TABLE", Short: "Append load through the same client path as write",
+		Long: `Appends rows (a sequence number and a random payload) and prints rows/s, bytes/s,
+errors and latency percentiles per batch. --protocol kafka produces records to
+the topic of that table instead.`,
+		Example: `  mink bench bench.load --create
+  mink bench kafka.load --create --protocol kafka --payload 1024 --duration 30s`,
+		Args: exactArgs(1, "a table"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.batch < 1 || f.concurrency < 1 || f.payload < 1 || f.rows < 1 {
+				return usagef("--batch, --concurrency, --payload and --rows must be 1 or more")
+			}
+			r, err := a.bench(cmd.Context(), args[0], f)
+			if err != nil {
+				return err
+			}
+			return a.printBench(r)
+		},
+	}
+	fl := cmd.Flags()
+	fl.BoolVar(&f.create, "create", false, "create the table when it is missing")
+	fl.IntVar(&f.bucket, "bucket-count", f.bucket, "buckets of a created table")
+	fl.Int64Var(&f.rows, "rows", f.rows, "rows in all; with --duration as many as fit")
+	fl.IntVar(&f.batch, "batch", f.batch, "rows of one batch")
+	fl.IntVar(&f.concurrency, "concurrency", f.concurrency, "writers at once")
+	fl.IntVar(&f.payload, "payload", f.payload, "bytes of one row's payload")
+	fl.DurationVar(&f.duration, "duration", 0, "stop after this time instead of after --rows")
+	fl.StringVar(&f.protocol, "protocol", f.protocol, "flight or kafka")
+	fl.StringVar(&f.kafka, "kafka", "", "Kafka address; default what the node advertises")
+	return cmd
+}
+
+// meter gathers a run's figures.
+type meter struct {
+	mu        sync.Mutex
+	latencies []time.Duration
+	rows      int64
+	errors    int64
+	first     error
+}
+
+func (m *meter) done(rows int64, took time.Duration, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.errors++
+		if m.first == nil {
+			m.first = err
+		}
+		return
+	}
+	m.rows += rows
+	m.latencies = append(m.latencies, took)
+}
+
+func (m *meter) result(f benchFlags, took time.Duration) benchResult {
+	slices.Sort(m.latencies)
+	at := func(q float64) float64 {
+		if len(m.latencies) == 0 {
+			return 0
+		}
+		return float64(m.latencies[min(len(m.latencies)-1, int(q*float64(len(m.latencies))))]) / 1e6
+	}
+	r := benchResult{
+		Protocol: f.protocol, Rows: m.rows, Bytes: m.rows * int64(f.payload), Errors: m.errors, Seconds: took.Seconds(),
+		P50ms: at(0.5), P95ms: at(0.95), P99ms: at(0.99), Maxms: at(1),
+	}
+	r.RowsPerS, r.BytesPerS = float64(r.Rows)/r.Seconds, float64(r.Bytes)/r.Seconds
+	if m.first != nil {
+		r.FirstError = m.first.Error()
+	}
+	return r
+}
+
+func (a *app) bench(ctx context.Context, name string, f benchFlags) (benchResult, error) {
+	c, err := a.client()
+	if err != nil {
+		return benchResult{}, err
+	}
+	defer c.Close()
+	if f.create {
+		if err := a.benchTable(ctx, c, name, f); err != nil {
+			return benchResult{}, err
+		}
+	}
+	if f.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.duration+time.Minute)
+		defer cancel()
+	}
+	m := &meter{}
+	began := time.Now()
+	switch f.protocol {
+	case "flight":
+		err = benchFlight(ctx, c, name, f, m)
+	case "kafka":
+		err = a.benchKafka(ctx, c, name, f, m)
+	default:
+		return benchResult{}, usagef("--protocol %q: want flight or kafka", f.protocol)
+	}
+	if err != nil {
+		return benchResult{}, err
+	}
+	return m.result(f, time.Since(began)), nil
+}
+
+func (a *app) benchTable(ctx context.Context, c *client.Client, name string, f benchFlags) error {
+	database, table, err := splitName(name)
+	if err != nil {
+		return err
+	}
+	if err := c.CreateDatabase(ctx, database, true); err != nil {
+		return err
+	}
+	var d []byte
+	if f.protocol == "kafka" {
+		d, err = topicDescriptor(database, table, int32(f.bucket), nil)
+	} else {
+		d, err = a.descriptor(name, tableFlags{columns: []string{"seq BIGINT NOT NULL", "payload BYTES"}, buckets: int32(f.bucket)})
+	}
+	if err != nil {
+		return err
+	}
+	_, err = c.CreateTable(ctx, d, true)
+	return err
+}
+
+// more reports whether another batch is to be sent; it counts rows.
+func (f benchFlags) more(sent *int64, began time.Time) bool {
+	if f.duration > 0 {
+		return time.Since(began) < f.duration
+	}
+	*sent += int64(f.batch)
+	return *sent <= f.rows/int64(f.concurrency)
+}
+
+func benchFlight(ctx context.Context, c *client.Client, name string, f benchFlags, m *meter) error {
+	w, err := c.NewWriter(ctx, name, client.DefaultWriter())
+	if err != nil {
+		return err
+	}
+	rec, err := benchBatch(w.Schema(), f)
+	if err != nil {
+		return err
+	}
+	defer rec.Release()
+	began := time.Now()
+	var g errgroup.Group
+	for range f.concurrency {
+		g.Go(func() error {
+			var waits sync.WaitGroup
+			defer waits.Wait()
+			for sent := int64(0); f.more(&sent, began); {
+				start := time.Now()
+				p, err := w.Append(ctx, rec)
+				if err != nil {
+					return err
+				}
+				waits.Go(func() { m.done(rec.NumRows(), time.Since(start), p.Wait(ctx)) })
+			}
+			return nil
+		})
+	}
+	return errors.Join(g.Wait(), w.Close(ctx))
+}
+
+func benchBatch(s *arrow.Schema, f benchFlags) (arrow.RecordBatch, error) {
+	if s.NumFields() != 2 || s.Field(0).Type.ID() != arrow.INT64 || s.Field(1).Type.ID() != arrow.BINARY {
+		return nil, fmt.Errorf("bench wants a table of (BIGINT, BYTES); --create makes one: %w", mink.ErrInvalid)
+	}
+	b := array.NewRecordBuilder(defaultAllocator, s)
+	defer b.Release()
+	r := rand.NewChaCha8([32]byte{1})
+	p := make([]byte, f.payload)
+	for i := range f.batch {
+		_, _ = r.Read(p)
+		b.Field(0).(*array.Int64Builder).Append(int64(i))
+		b.Field(1).(*array.BinaryBuilder).Append(p)
+	}
+	return b.NewRecordBatch(), nil
+}
+
+func (a *app) benchKafka(ctx context.Context, c *client.Client, name string, f benchFlags, m *meter) error {
+	_, topic, err := splitName(name)
+	if err != nil {
+		return err
+	}
+	address := f.kafka
+	if address == "" {
+		d, err := c.DescribeCluster(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(d.Nodes, func(n api.Node) bool { return n.Live && n.KafkaAddress != "" })
+		if i < 0 {
+			return fmt.Errorf("no live node has a Kafka address: %w", mink.ErrUnavailable)
+		}
+		address = d.Nodes[i].KafkaAddress
+	}
+	k, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.DefaultProduceTopic(topic), kgo.ProducerBatchMaxBytes(1<<20),
+		kgo.MaxBufferedRecords(f.batch*f.concurrency*8), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(5*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	value := make([]byte, f.payload)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(value)
+	began := time.Now()
+	var g errgroup.Group
+	for range f.concurrency {
+		g.Go(func() error {
+			for sent := int64(0); f.more(&sent, began) && ctx.Err() == nil; {
+				start := time.Now()
+				for range f.batch {
+					k.Produce(ctx, &kgo.Record{Value: value}, func(_ *kgo.Record, err error) { m.done(1, time.Since(start), err) })
+				}
+			}
+			return nil
+		})
+	}
+	return errors.Join(g.Wait(), k.Flush(ctx))
+}
+
+func (a *app) printBench(r benchResult) error {
+	if a.json {
+		if err := a.printJSON(r); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(a.out, "%s: %s rows in %.1f s: %s rows/s, %s/s\n", r.Protocol, humanize.Comma(r.Rows), r.Seconds,
+			humanize.Comma(int64(r.RowsPerS)), humanize.IBytes(uint64(r.BytesPerS)))
+		fmt.Fprintf(a.out, "latency of a batch: p50 %.1f ms, p95 %.1f ms, p99 %.1f ms, max %.1f ms\n", r.P50ms, r.P95ms, r.P99ms, r.Maxms)
+	}
+	if r.Errors > 0 {
+		return fmt.Errorf("%d batches failed, the first: %s", r.Errors, r.FirstError)
+	}
+	return nil
+}
