@@ -17,9 +17,11 @@ type Config struct {
 	// PollInterval is how often the log is looked at when no wake-up comes.
 	// Default 2 s: wake-ups carry the normal case, the poll only lost ones.
 	PollInterval time.Duration
-	// AppendTimeout bounds one attempt of a proposal's transaction; then its
-	// outcome is found out by reading. Default 10 s.
+	// AppendTimeout bounds one attempt of a proposal's transaction, whose outcome
+	// is then found out by reading, and one read. Default 10 s.
 	AppendTimeout time.Duration
+	// ReloadTimeout bounds reading a whole snapshot. Default 5 min: hundreds of MB.
+	ReloadTimeout time.Duration
 	// RetryBackoff is the first pause after a failed attempt, doubling to
 	// RetryBackoffMax. Defaults 20 ms and 2 s.
 	RetryBackoff, RetryBackoffMax time.Duration
@@ -40,6 +42,7 @@ func Default() Config {
 		WriterVersion:    "dev",
 		PollInterval:     2 * time.Second,
 		AppendTimeout:    10 * time.Second,
+		ReloadTimeout:    5 * time.Minute,
 		RetryBackoff:     20 * time.Millisecond,
 		RetryBackoffMax:  2 * time.Second,
 		QueueMax:         1024,
@@ -55,8 +58,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.FeatureLevel == 0:
 		return fmt.Errorf("metalog: FeatureLevel must be >= 1: %w", mink.ErrInvalid)
-	case c.PollInterval <= 0 || c.AppendTimeout <= 0 || c.RetryBackoff <= 0 || c.RetryBackoffMax < c.RetryBackoff:
-		return fmt.Errorf("metalog: PollInterval, AppendTimeout and RetryBackoff must be positive, RetryBackoffMax >= RetryBackoff: %w", mink.ErrInvalid)
+	case c.PollInterval <= 0 || c.AppendTimeout <= 0 || c.ReloadTimeout <= 0 || c.RetryBackoff <= 0 || c.RetryBackoffMax < c.RetryBackoff:
+		return fmt.Errorf("metalog: PollInterval, AppendTimeout, ReloadTimeout and RetryBackoff must be positive, RetryBackoffMax >= RetryBackoff: %w", mink.ErrInvalid)
 	case c.QueueMax < 1 || c.BatchCommandsMax < 1 || c.ReadEntriesMax < 1:
 		return fmt.Errorf("metalog: QueueMax, BatchCommandsMax and ReadEntriesMax must be >= 1: %w", mink.ErrInvalid)
 	case c.BatchBytesMax < 1 || c.BatchBytesMax > PayloadBytesMax || c.ReadBytesMax < 1:

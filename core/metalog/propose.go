@@ -50,7 +50,8 @@ func (p *proposal) finish(results []*clusterpb.Result, err error) {
 //
 // Other errors: mink.ErrUnavailable (certainly not applied),
 // mink.ErrUnknownOutcome (ctx ended while the batch was under way: it may be
-// applied later), mink.ErrTooLarge. Blocks while QueueMax proposals wait.
+// applied later), mink.ErrTooLarge. Blocks while QueueMax proposals wait, and
+// until Run is under way, as Register and TakeLease do.
 func (r *Replica) Propose(ctx context.Context, commands ...*clusterpb.Command) ([]*clusterpb.Result, error) {
 	p := &proposal{commands: commands, done: make(chan struct{})}
 	guard := mink.LeaseEpoch(0)
@@ -221,9 +222,12 @@ func (r *Replica) send(ctx context.Context, batch []*proposal) {
 		_, err := r.log.Append(ctx, Append{Payloads: [][]byte{payload}, AtLeast: r.Applied().Index})
 		return err
 	})
+	if err == nil && len(results) != len(commands) {
+		err = fmt.Errorf("%w: %d commands were answered with %d results", mink.ErrUnknownOutcome, len(commands), len(results))
+	}
 	for _, p := range batch {
 		n := len(p.commands)
-		if err != nil || len(results) < n {
+		if err != nil {
 			p.finish(nil, err)
 			continue
 		}
@@ -288,7 +292,7 @@ func (r *Replica) decide(ctx context.Context, commands []*clusterpb.Command, giv
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w: metadata replica stops: %w", mink.ErrUnknownOutcome, ctx.Err())
-		case !transient(err), giveUp():
+		case err != nil && (!transient(err) || giveUp()):
 			return nil, err
 		}
 		d := retry.NextBackOff()
@@ -310,24 +314,37 @@ func (r *Replica) newFlight(epoch mink.NodeEpoch) *flight {
 	return f
 }
 
-// await reads the log up to its head and answers the verdict, if there is one.
-// After a successful attempt (err nil) it waits for it.
+// await answers the verdict, if there is one. After a successful attempt (err
+// nil) it waits until the entry is applied; otherwise, and when that takes long,
+// it reads the log up to its head. No verdict then: the entry is not there, or
+// a snapshot skipped it and the epoch is sealed by now.
 func (r *Replica) await(ctx context.Context, f *flight, err error) ([]*clusterpb.Result, bool) {
-	if err == nil {
-		r.wakeTail()
+	for appended := err == nil; ; {
+		if appended {
+			r.wakeTail()
+			t := time.NewTimer(r.cfg.PollInterval)
+			select {
+			case <-f.landed:
+			case <-t.C:
+			case <-ctx.Done():
+			}
+			t.Stop()
+		}
+		read := false
 		select {
 		case <-f.landed:
 			return f.results, true
-		case <-ctx.Done():
+		default:
+			read = r.sync(ctx) == nil
+		}
+		select {
+		case <-f.landed:
+			return f.results, true
+		default:
+		}
+		if read || !appended || ctx.Err() != nil {
 			return nil, false
 		}
-	}
-	_ = r.sync(ctx) // the caller retries either way
-	select {
-	case <-f.landed:
-		return f.results, true
-	default:
-		return nil, false
 	}
 }
 

@@ -214,9 +214,7 @@ func (r *Replica) tail(ctx context.Context) error {
 	defer poll.Stop()
 	for {
 		changed := r.log.Changed(r.Applied().Index)
-		actx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
-		more, err := r.catchUp(actx)
-		cancel()
+		more, err := r.catchUp(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -248,10 +246,13 @@ func (r *Replica) tail(ctx context.Context) error {
 // catchUp reads and applies one portion; more: there may be another.
 func (r *Replica) catchUp(ctx context.Context) (more bool, err error) {
 	at := r.view.Load()
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
+	defer cancel()
 	entries, err := r.log.Read(ctx, at.Index, r.cfg.ReadEntriesMax, r.cfg.ReadBytesMax)
 	switch {
 	case errors.Is(err, ErrTruncated):
-		return true, r.reload(ctx)
+		return true, r.reload(outer)
 	case err != nil:
 		return false, r.explain(err, at)
 	case len(entries) == 0:

@@ -105,6 +105,8 @@ func (r *Replica) newestSnapshot(ctx context.Context) (*view, error) {
 
 // reload goes on from a snapshot, because the log is truncated past the view.
 func (r *Replica) reload(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.ReloadTimeout)
+	defer cancel()
 	before := r.view.Load()
 	after, err := r.newestSnapshot(ctx)
 	if err != nil {

@@ -139,6 +139,41 @@ func TestReloadBehindTruncation(t *testing.T) {
 	})
 }
 
+// A proposal that was appended, but whose entry a snapshot skipped after the
+// epoch was sealed, ends: nothing remembers its verdict.
+func TestReloadAfterSeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memlog.New()
+		r, lease := leaseHolder(t, log)
+		var cut atomic.Bool
+		lagging := start(t, faultlog.New(log, faultlog.Config{Plan: func(op faultlog.Op) faultlog.Fault {
+			if cut.Load() && op != faultlog.Append {
+				return faultlog.Refused
+			}
+			return faultlog.None
+		}}))
+		epoch := register(t, lagging, 2)
+		check(t, r.WaitApplied(t.Context(), lagging.View().Index()))
+		cut.Store(true)
+		got := make(chan error, 1)
+		go func() {
+			_, err := lagging.Propose(t.Context(), allocate())
+			got <- err
+		}()
+		time.Sleep(time.Second)
+		propose(t, r, seal(epoch, lease.Epoch))
+		for range 2 {
+			propose(t, r, allocate())
+			_, err := r.SnapshotNow(t.Context(), lease)
+			check(t, err)
+		}
+		_, err := r.TruncateNow(t.Context(), lease)
+		check(t, err)
+		cut.Store(false)
+		wantErr(t, <-got, mink.ErrFenced)
+	})
+}
+
 // damaged flips a bit in the newest snapshot as it is read.
 type damaged struct {
 	metalog.Log

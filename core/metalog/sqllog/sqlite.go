@@ -3,6 +3,7 @@ package sqllog
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -258,6 +259,9 @@ func commitError(err error) error {
 // sqliteError puts a SQLite error into its class and says what to do.
 func sqliteError(err error) error {
 	e, ok := errors.AsType[*sqlite.Error](err)
+	if errors.Is(err, driver.ErrBadConn) {
+		return fmt.Errorf("%w: %w", mink.ErrUnavailable, err)
+	}
 	if !ok {
 		return err
 	}
@@ -265,6 +269,8 @@ func sqliteError(err error) error {
 	switch e.Code() & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return say("another process holds the database file; stop it", mink.ErrUnavailable)
+	case sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL:
+		return say("the statement was cut off", mink.ErrUnavailable)
 	case sqlite3.SQLITE_FULL:
 		return say("the disk is full; free space, the log goes on by itself", mink.ErrUnavailable)
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
