@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"unicode/utf8"
 
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 
@@ -213,10 +214,15 @@ func (c *Checker) fixed(n *node, i int, length int64, validity []byte) *record.B
 	if int64(len(raw)) < need {
 		return c.bad(n, record.KindInvalidRecord, "%d bytes of values where %d must be", len(raw), need)
 	}
+	if n.day != 0 || n.scale != (decimal128.Num{}) {
+		if row, ok := n.inDomain(raw, length, validity); !ok {
+			return c.bad(n, record.KindInvalidRecord, "the value in row %d is out of the range of %s", row, n.typ)
+		}
+	}
 	if c.l.time >= 0 && c.l.columns[c.l.time] == i {
 		c.info.NullTimes = validity != nil
 		for row := range length {
-			if validity == nil || validity[row/8]>>(row%8)&1 != 0 {
+			if isValid(validity, row) {
 				v := int64(binary.LittleEndian.Uint64(raw[row*8:]))
 				if !c.info.HasTimestamp || v > c.info.MaxTimestamp {
 					c.info.MaxTimestamp, c.info.HasTimestamp = v, true
@@ -225,6 +231,32 @@ func (c *Checker) fixed(n *node, i int, length int64, validity []byte) *record.B
 		}
 	}
 	return nil
+}
+
+func isValid(validity []byte, row int64) bool {
+	return validity == nil || validity[row/8]>>(row%8)&1 != 0
+}
+
+// inDomain looks for a time outside the day or a decimal with too many digits:
+// readers and Parquet writers refuse or garble those.
+func (n *node) inDomain(raw []byte, length int64, validity []byte) (row int64, ok bool) {
+	le := binary.LittleEndian
+	for row := range length {
+		in := true
+		switch {
+		case n.scale != decimal128.Num{}:
+			v := decimal128.New(int64(le.Uint64(raw[16*row+8:])), le.Uint64(raw[16*row:]))
+			in = v.Abs().Less(n.scale) && v.Abs().Sign() >= 0 // the smallest has no absolute value
+		case n.width == 4:
+			in = int64(le.Uint32(raw[4*row:])) < n.day // unsigned: below 0 is out as well
+		default:
+			in = le.Uint64(raw[8*row:]) < uint64(n.day)
+		}
+		if !in && isValid(validity, row) {
+			return row, false
+		}
+	}
+	return 0, true
 }
 
 func (c *Checker) binary(n *node, length int64) *record.BatchError {

@@ -2,8 +2,10 @@ package arrowipc
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -38,9 +40,11 @@ type node struct {
 	shape    shape
 	width    int // shapeFixed: bytes
 	nullable bool
-	children int // direct ones; they follow
-	buf      int // index of the first buffer
-	end      int // index of the node after the last descendant
+	day      int64          // TIME: values are below this; else 0
+	scale    decimal128.Num // DECIMAL: absolute values are below this; else 0
+	children int            // direct ones; they follow
+	buf      int            // index of the first buffer
+	end      int            // index of the node after the last descendant
 }
 
 // Layout is a schema compiled for this package. Immutable, safe for concurrent
@@ -96,6 +100,9 @@ func (l *Layout) add(f arrow.Field, path string, depth int) error {
 		*arrow.Date32Type, *arrow.Time32Type, *arrow.Time64Type, *arrow.TimestampType, *arrow.Decimal128Type:
 		n.shape, n.width = shapeFixed, t.(arrow.FixedWidthDataType).Bytes()
 	case *arrow.FixedSizeBinaryType:
+		if t.ByteWidth < 0 {
+			return fmt.Errorf("column %s: %w: %s", path, mink.ErrUnsupported, f.Type)
+		}
 		n.shape, n.width = shapeFixed, t.ByteWidth
 	case *arrow.BinaryType:
 		n.shape = shapeBinary
@@ -110,6 +117,10 @@ func (l *Layout) add(f arrow.Field, path string, depth int) error {
 	default:
 		return fmt.Errorf("column %s: %w: Arrow type %s", path, mink.ErrUnsupported, f.Type)
 	}
+	if t, ok := f.Type.(*arrow.Decimal128Type); ok && (t.Precision < 1 || t.Precision > 38) {
+		return fmt.Errorf("column %s: %w: %s", path, mink.ErrUnsupported, f.Type)
+	}
+	n.limit()
 	n.children = len(children)
 	at := len(l.nodes)
 	l.buffers += n.shape.buffers()
@@ -121,6 +132,20 @@ func (l *Layout) add(f arrow.Field, path string, depth int) error {
 	}
 	l.nodes[at].end = len(l.nodes)
 	return nil
+}
+
+// limit sets what the values of a type that has fewer than its bytes could hold
+// must stay below.
+func (n *node) limit() {
+	const daySeconds = 24 * 60 * 60
+	switch t := n.typ.(type) {
+	case *arrow.Time32Type:
+		n.day = daySeconds * int64(time.Second/t.Unit.Multiplier())
+	case *arrow.Time64Type:
+		n.day = daySeconds * int64(time.Second/t.Unit.Multiplier())
+	case *arrow.Decimal128Type:
+		n.scale = decimal128.GetScaleMultiplier(int(t.Precision))
+	}
 }
 
 // buffersEnd is the index after the last buffer of the column that starts at
