@@ -154,7 +154,8 @@ func (l *Log) checkArrow(a *ArrowAppend) (entry, error) {
 	}
 	if a.Count == 0 {
 		h.Attributes |= record.AttrWriterStateOnly
-		return entry{header: h, commitTime: true}, nil
+		h.MaxTimestamp = -1 // no record: never what a search by record time stops at
+		return entry{header: h}, nil
 	}
 	h.LastOffsetDelta, h.MetadataLen = a.Count-1, uint32(len(a.Metadata))
 	e := entry{header: h, metadata: a.Metadata, body: a.Body}
@@ -201,7 +202,7 @@ func (e *entry) size() int {
 func (l *Log) submit(e *entry) (*Pending, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.closed {
+	if l.closed.Load() {
 		return nil, fmt.Errorf("append to bucket %s: %w", l.cfg.Bucket, mink.ErrClosed)
 	}
 	st := l.mu.st

@@ -56,17 +56,15 @@ func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) {
 		}
 		l.poisoned(b, err)
 	}
-	none := array.NewRecordBatch(lay.Schema(), emptyColumns(lay.Schema()), 0)
+	none := noRows(lay.Schema())
 	defer none.Release()
 	return kafkabatch.Encode(nil, none, e)
 }
 
-func emptyColumns(s *arrow.Schema) []arrow.Array {
-	cols := make([]arrow.Array, s.NumFields())
-	for i, f := range s.Fields() {
-		cols[i] = array.MakeArrayOfNull(memory.DefaultAllocator, f.Type, 0)
-	}
-	return cols
+func noRows(s *arrow.Schema) arrow.RecordBatch {
+	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
+	defer b.Release()
+	return b.NewRecordBatch()
 }
 
 func (l *Log) layoutOf(b record.Batch) (*layout, error) {
@@ -91,8 +89,7 @@ func (l *Log) Rows(b record.Batch, columns []int) (arrow.RecordBatch, error) {
 	var rows arrow.RecordBatch
 	switch {
 	case b.Count() == 0:
-		none := array.NewRecordBatch(lay.Schema(), emptyColumns(lay.Schema()), 0)
-		return choose(none, columns)
+		return choose(noRows(lay.Schema()), columns)
 	case b.Encoding() == record.EncodingKafka:
 		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
 			c, err := kafkabatch.NewColumns(memory.DefaultAllocator, lay.Schema())

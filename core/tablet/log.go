@@ -78,10 +78,10 @@ type Log struct {
 	settings atomic.Pointer[settings]
 	openedAt mink.Offset
 	counts   counters
+	closed   atomic.Bool // set under mu, so that no append passes it
 
 	mu struct {
 		sync.Mutex
-		closed  bool
 		st      *state
 		flights []flight // appends that were not durable when last looked at, by offset
 		hdr     [record.HeaderSize]byte
@@ -229,9 +229,7 @@ func (l *Log) Read(ctx context.Context, r ReadRequest) (ReadResult, error) {
 }
 
 func (l *Log) usable() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.closed {
+	if l.closed.Load() {
 		return fmt.Errorf("bucket %s: %w", l.cfg.Bucket, mink.ErrClosed)
 	}
 	return nil
@@ -334,5 +332,5 @@ func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, err
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.closed = true
+	l.closed.Store(true)
 }

@@ -419,6 +419,12 @@ func TestTypedTable(t *testing.T) {
 	if res, found, err := l.OffsetForTimestamp(t.Context(), t0, ByRecord); err != nil || !found || res.Offset != 0 {
 		t.Fatal(res, found, err)
 	}
+	if err := l.Trim(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	if res, found, err := l.OffsetForTimestamp(t.Context(), t0, ByRecord); err != nil || !found || res.Offset != 4 {
+		t.Fatalf("the record-less offset is not a record: %v %v %v", res, found, err)
+	}
 }
 
 func TestReconfigure(t *testing.T) {
