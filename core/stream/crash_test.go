@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
+
+var everyCall = flag.Bool("every-call", false, "interrupt at every call, not at every fourth")
 
 // interrupt acts at the k-th call that a node makes to store or metadata.
 type interrupt struct {
@@ -189,8 +192,8 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	}, []*interrupt{{}, {after: true}, {late: true}})
 }
 
-// eachInterrupt runs f for every call of an uninterrupted life and every kind of
-// interrupt; with -short for some of the calls.
+// eachInterrupt runs f for the calls of an uninterrupted life (all with -every-call)
+// and every kind of interrupt.
 func eachInterrupt(t *testing.T, f func(*testing.T, *interrupt), kinds []*interrupt) {
 	count := &interrupt{at: -1}
 	synctest.Test(t, func(t *testing.T) {
@@ -206,9 +209,12 @@ func eachInterrupt(t *testing.T, f func(*testing.T, *interrupt), kinds []*interr
 	if total < 60 {
 		t.Fatalf("a life makes %d calls only", total)
 	}
-	step := int64(1)
-	if testing.Short() {
-		step = 7
+	step := int64(4)
+	switch {
+	case *everyCall:
+		step = 1
+	case testing.Short():
+		step = 11
 	}
 	for _, kind := range kinds {
 		for at := int64(1); at <= total; at += step {
