@@ -53,6 +53,9 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
+	if err := buildable(d); err != nil {
+		return nil, err
+	}
 	var uuid [16]byte
 	if _, err := rand.Read(uuid[:]); err != nil {
 		return nil, err
@@ -70,6 +73,23 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 		return nil, fmt.Errorf("table %s.%s was dropped while it was created: %w", d.Database, d.Table, mink.ErrNotExist)
 	}
 	return t, nil
+}
+
+// buildable refuses what is valid but cannot be served here.
+func buildable(d *schema.Descriptor) error {
+	if len(d.PrimaryKey) > 0 {
+		return fmt.Errorf("table %s.%s: primary-key tables are %w yet; see docs/limits.md", d.Database, d.Table, mink.ErrUnsupported)
+	}
+	o, err := d.ParsedOptions()
+	if err != nil {
+		return err
+	}
+	if o.AutoPartition.Unit != "" {
+		if _, err := time.LoadLocation(o.AutoPartition.Zone); err != nil {
+			return fmt.Errorf("table %s.%s: auto_partition.time_zone %q: %w: %w", d.Database, d.Table, o.AutoPartition.Zone, mink.ErrInvalid, err)
+		}
+	}
+	return nil
 }
 
 // DropTable drops a table by id.
