@@ -103,6 +103,15 @@ func (n *Node) DropTable(ctx context.Context, id mink.TableID, ifExists bool) er
 // AlterTable applies changes in order, all or none, and answers the table as it
 // is then. expected is the schema version they were made for; 0: any.
 func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change, expected mink.SchemaID) (*cluster.Table, error) {
+	if t, ok := n.View().Table(id); ok {
+		d, err := t.Descriptor.Apply(changes)
+		if err != nil {
+			return nil, err
+		}
+		if err := buildable(d); err != nil {
+			return nil, err
+		}
+	}
 	_, err := n.one(ctx, &clusterpb.Command{Kind: &clusterpb.Command_AlterTable{
 		AlterTable: &clusterpb.AlterTable{Table: int64(id), Changes: schema.EncodeChanges(changes), ExpectedSchema: int32(expected)},
 	}})

@@ -17,9 +17,9 @@ func recordBytes(rec arrow.RecordBatch) int64 {
 	return n
 }
 
-// project answers rec's columns in want's order, by name; a column that rec
-// lacks is all null.
-func project(mem memory.Allocator, rec arrow.RecordBatch, want *arrow.Schema) (arrow.RecordBatch, error) {
+// project answers rec's columns under want, the table's schema: from[i] is
+// rec's position of column i, -1 for one that is all null.
+func project(mem memory.Allocator, rec arrow.RecordBatch, want *arrow.Schema, from []int) (arrow.RecordBatch, error) {
 	columns := make([]arrow.Array, want.NumFields())
 	defer func() {
 		for _, c := range columns {
@@ -29,19 +29,32 @@ func project(mem memory.Allocator, rec arrow.RecordBatch, want *arrow.Schema) (a
 		}
 	}()
 	for i, f := range want.Fields() {
-		at := rec.Schema().FieldIndices(f.Name)
-		if len(at) == 0 {
+		if from[i] < 0 {
 			columns[i] = array.MakeArrayOfNull(mem, f.Type, int(rec.NumRows()))
 			continue
 		}
-		c := rec.Column(at[0])
-		if !arrow.TypeEqual(c.DataType(), f.Type) {
-			return nil, fmt.Errorf("column %q is %s, the table's is %s", f.Name, c.DataType(), f.Type)
-		}
-		c.Retain()
-		columns[i] = c
+		d := retype(rec.Column(from[i]).Data(), f.Type)
+		columns[i] = array.MakeFromData(d)
+		d.Release()
 	}
 	return array.NewRecordBatch(want, columns, rec.NumRows()), nil
+}
+
+// retype answers the same buffers under a type of the same layout: names of
+// nested fields and zones may differ.
+func retype(d arrow.ArrayData, t arrow.DataType) arrow.ArrayData {
+	var children []arrow.ArrayData
+	if n, ok := t.(arrow.NestedType); ok {
+		for i, f := range n.Fields() {
+			children = append(children, retype(d.Children()[i], f.Type))
+		}
+	}
+	defer func() {
+		for _, c := range children {
+			c.Release()
+		}
+	}()
+	return array.NewData(t, d.Len(), d.Buffers(), children, d.NullN(), d.Offset())
 }
 
 // join puts batches of one schema together, in order.

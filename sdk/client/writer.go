@@ -248,8 +248,9 @@ func (w *Writer) align(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
 		rec.Retain()
 		return rec, nil
 	}
-	if err := w.table.desc.Schema.CheckArrow(rec.Schema()); err != nil {
+	m, err := w.table.desc.Schema.MatchArrow(rec.Schema())
+	if err != nil {
 		return nil, fmt.Errorf("append to %s: %w", w.table.name, err)
 	}
-	return project(w.cfg.Allocator, rec, w.table.arrow)
+	return project(w.cfg.Allocator, rec, w.table.arrow, m.Columns)
 }
