@@ -155,25 +155,27 @@ func TestProposalsBatch(t *testing.T) {
 		before := r.View().Index()
 		var wg sync.WaitGroup
 		var ids sync.Map
-		const n = 50
-		for range n {
-			wg.Go(func() {
-				res, err := r.Propose(t.Context(), allocate())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if _, twice := ids.LoadOrStore(res[0].Id, true); twice {
-					t.Errorf("id %d was answered twice", res[0].Id)
-				}
-			})
+		one := func() {
+			res, err := r.Propose(t.Context(), allocate())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, twice := ids.LoadOrStore(res[0].Id, true); twice {
+				t.Errorf("id %d was answered twice", res[0].Id)
+			}
+		}
+		wg.Go(one)
+		synctest.Wait() // it is in flight
+		for range 49 {
+			wg.Go(one)
 		}
 		synctest.Wait()
 		close(hold)
 		wg.Wait()
 		// One transaction was held in flight, the others waited and went together.
 		if got := r.View().Index() - before; got != 2 {
-			t.Fatalf("%d waiting proposals made %d entries, want 2", n, got)
+			t.Fatalf("one proposal in flight and 49 waiting made %d entries, want 2", got)
 		}
 	})
 }
