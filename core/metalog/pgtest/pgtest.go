@@ -139,7 +139,7 @@ const watch = `"$@" & pid=$!; sig=INT; read -r line && sig=$line; kill -"$sig" "
 // Up starts the server after Down; on the same port.
 func (s *Server) Up(ctx context.Context) error {
 	if s.port == 0 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ func fenced(node mink.NodeID, epoch mink.NodeEpoch) error {
 func checkUnmarked(ctx context.Context, q querier, node mink.NodeID, epoch mink.NodeEpoch) error {
 	var one int
 	err := q.row(ctx, `SELECT 1 FROM meta_node WHERE epoch = $1 AND node = $2 AND marked = 0 {lock}`, int64(epoch), int64(node)).scan(&one)
-	if err == errNoRow {
+	if errors.Is(err, errNoRow) {
 		return fenced(node, epoch)
 	}
 	return err
@@ -151,7 +151,7 @@ func (l *Log) Heartbeat(ctx context.Context, node mink.NodeID, epoch mink.NodeEp
 	err = l.db.statement(ctx, `UPDATE meta_node SET beat_ms = {now}, applied = CASE WHEN applied < $3 THEN $3 ELSE applied END
 		WHERE epoch = $1 AND node = $2 AND marked = 0 RETURNING (SELECT idx FROM meta_head)`,
 		[]any{int64(epoch), int64(node), int64(applied)}, &head)
-	if err == errNoRow {
+	if errors.Is(err, errNoRow) {
 		err = fenced(node, epoch)
 	}
 	if err != nil {

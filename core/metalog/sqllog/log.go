@@ -21,7 +21,7 @@ func readHead(ctx context.Context, q querier, lock bool) (h headRow, err error) 
 		sql += ` {lock}`
 	}
 	err = q.row(ctx, sql).scan(&h.Index, (*hashScan)(&h.Hash), &h.timeMs)
-	if err == errNoRow {
+	if errors.Is(err, errNoRow) {
 		err = fmt.Errorf("meta_head has no row: restore the database from a backup that is whole: %w", mink.ErrCorrupt)
 	}
 	return h, err

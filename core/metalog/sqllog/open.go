@@ -17,6 +17,7 @@ package sqllog
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -134,7 +135,7 @@ func (l *Log) checkHead(ctx context.Context) error {
 		var topHash []byte
 		err := q.row(ctx, `SELECT h.idx, h.hash, l.idx, l.hash FROM meta_head h LEFT JOIN meta_log l ON l.idx = (SELECT max(idx) FROM meta_log)`).
 			scan(&head.Index, (*hashScan)(&head.Hash), &topIndex, &topHash)
-		if err == errNoRow {
+		if errors.Is(err, errNoRow) {
 			return fmt.Errorf("meta_head has no row: restore the database from a backup that is whole: %w", mink.ErrCorrupt)
 		}
 		if err != nil {

@@ -80,12 +80,12 @@ func (l *Log) checkSnapshot(ctx context.Context, q querier, s metalog.SnapshotWr
 	if err == nil {
 		return mink.ErrExists
 	}
-	if err != errNoRow {
+	if !errors.Is(err, errNoRow) {
 		return err
 	}
 	err = q.row(ctx, `SELECT 1 FROM meta_log WHERE idx = $1 AND hash = $2 UNION SELECT 1 FROM meta_head WHERE idx = $1 AND hash = $2`,
 		int64(s.Index), s.Hash[:]).scan(&there)
-	if err == errNoRow {
+	if errors.Is(err, errNoRow) {
 		return fmt.Errorf("the log does not hold position %s: %w", s.Position, mink.ErrInvalid)
 	}
 	return err
@@ -128,7 +128,7 @@ func (l *Log) Snapshots(ctx context.Context) (out []metalog.SnapshotInfo, err er
 func (l *Log) ReadSnapshot(ctx context.Context, index uint64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		fail := func(err error) {
-			if err == errNoRow {
+			if errors.Is(err, errNoRow) {
 				err = mink.ErrNotExist
 			}
 			yield(nil, fmt.Errorf("read metadata snapshot at %d: %w", index, err))

@@ -136,7 +136,7 @@ func (d *sqliteDB) write(ctx context.Context, fn func(querier) error) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // back to the pool
 	ctx = context.WithoutCancel(ctx)
 	if _, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`); err != nil {
 		return sqliteError(err)
@@ -171,7 +171,7 @@ func (d *sqliteDB) read(ctx context.Context, fn func(querier) error) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // back to the pool
 	return sqliteError(fn(&sqliteTx{conn: conn}))
 }
 
@@ -223,7 +223,7 @@ func (q *sqliteTx) insertEntries(ctx context.Context, entries []metalog.Entry) e
 	if err != nil {
 		return err
 	}
-	defer stmt.Close()
+	defer func() { _ = stmt.Close() }()
 	for _, e := range entries {
 		if _, err := stmt.ExecContext(ctx, int64(e.Index), e.TimeMs, e.Hash[:], e.Payload); err != nil {
 			return err
