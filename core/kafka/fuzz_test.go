@@ -2,6 +2,11 @@ package kafka
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"runtime"
 	"testing"
 	"time"
@@ -122,6 +127,84 @@ func TestLargeFrames(t *testing.T) {
 		got := fetched(t, c.call(f), 0).RecordBatches
 		if len(got) != len(b) || string(got[16:]) != string(b[16:]) {
 			t.Fatalf("%d bytes: %d came back", len(b), len(got))
+		}
+	}
+}
+
+// FuzzStream feeds a connection whatever bytes: it ends when the client leaves,
+// and what it answered are whole frames.
+func FuzzStream(f *testing.F) {
+	api := kmsg.NewPtrApiVersionsRequest()
+	meta := metadataFor(9, false, "t")
+	produce := produceTo(9, "t", map[int32][]byte{0: batch("a")})
+	var pipelined []byte
+	for i, r := range []kmsg.Request{api, meta, produce, fetchFrom(12, "t", [16]byte{}, 0), api} {
+		f.Add(frameOf(r, int32(i)))
+		pipelined = append(pipelined, frameOf(r, int32(i))...)
+	}
+	f.Add(pipelined)
+	f.Add(pipelined[:len(pipelined)-3])
+	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+	f.Add([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3})
+	f.Fuzz(func(t *testing.T, input []byte) {
+		node := newFakeNode(t)
+		node.register(1, "127.0.0.1:9092")
+		node.topic("t", 1)
+		cfg := testConfig()
+		cfg.QueryTimeout, cfg.ReadyWait, cfg.ProduceTimeout, cfg.HoldTime = time.Second, time.Millisecond, time.Second, 0
+		s, err := New(cfg, node, nil, slog.New(failOnError{slog.DiscardHandler, t}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, server := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			newConn(s, server).serve(context.Background())
+		}()
+		answers := make(chan error, 1)
+		go func() { answers <- readFrames(client) }()
+		_, _ = client.Write(input) // fails when the server closes first
+		_ = client.Close()
+		<-done
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+		s.broker.wait()
+	})
+}
+
+// failOnError makes an error in the log, such as a caught panic, the test's.
+type failOnError struct {
+	slog.Handler
+	t testing.TB
+}
+
+func (failOnError) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h failOnError) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h failOnError) Handle(_ context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelError {
+		r.Attrs(func(a slog.Attr) bool { h.t.Errorf("%s: %v", r.Message, a); return true })
+	}
+	return nil
+}
+
+// readFrames reads whole frames until the connection ends; a frame that our own
+// closing cut is fine.
+func readFrames(c net.Conn) error {
+	for {
+		var size [4]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return nil
+		}
+		n := binary.BigEndian.Uint32(size[:])
+		if n < 4 || n > 64<<20 {
+			return fmt.Errorf("a response of %d bytes", n)
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(n)); err != nil {
+			return nil
 		}
 	}
 }
