@@ -428,7 +428,8 @@ func (f *inflater) into(dst, src []byte, codec int8) error {
 		if f.zstd == nil {
 			var err error
 			// Concurrency 1 decodes in the caller; output is bounded by dst.
-			f.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecodeAllCapLimit(true))
+			f.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+				zstd.WithDecoderMaxWindow(DefaultMaxBytes), zstd.WithDecodeAllCapLimit(true))
 			if err != nil {
 				return err
 			}

@@ -160,30 +160,37 @@ func (d *Decoder) unlz4(src []byte, limit int) ([]byte, error) {
 	}
 }
 
-// zstdMaxWindow bounds the history a frame may ask for; Kafka's clients use
+// zstdMaxWindow bounds the history a frame may refer to; Kafka's clients use
 // 8 MiB at most, level 22 of the zstd tool 128 MiB.
 const zstdMaxWindow = 128 << 20
 
-// unzstd reads all frames, with or without their content size.
+// unzstd reads all frames, with or without their content size. Not as a stream:
+// that would allocate the window that a frame claims, 128 MiB for a batch of 42
+// bytes, where this grows with what is decoded, and stops at MaxBytes.
 func (d *Decoder) unzstd(src []byte, limit int) ([]byte, error) {
-	d.src.Reset(src)
-	d.buf = d.buf[:0]
-	var err error
 	if d.zstd == nil {
-		// Concurrency 1 decodes in the caller: no goroutine is left behind.
+		var err error
+		// Concurrency 1 decodes in the caller: no goroutine is left behind. The
+		// memory limit is one for windows too, hence not below theirs.
 		d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(zstdMaxWindow))
+			zstd.WithDecoderMaxWindow(zstdMaxWindow), zstd.WithDecoderMaxMemory(uint64(max(d.limits.MaxBytes, zstdMaxWindow))))
 		if err != nil {
 			return nil, err
 		}
 	}
-	if err = d.zstd.Reset(&d.src); err == nil {
-		err = d.fill(d.zstd, limit)
+	var h zstd.Header
+	if err := h.Decode(src); err == nil && h.HasFCS && h.FrameContentSize > uint64(limit) {
+		return nil, errExpands // before room is made for it
 	}
-	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
-		err = errExpands
+	out, err := d.zstd.DecodeAll(src, d.buf[:0])
+	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) || len(out) > limit {
+		return nil, errExpands
 	}
-	return d.buf, err
+	if err != nil {
+		return nil, err
+	}
+	d.buf = out
+	return out, nil
 }
 
 // xerial is the framing of the Java client: magic, two versions, then blocks of

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -303,6 +304,34 @@ func TestExpansionIsBounded(t *testing.T) {
 	liar.Attributes = int16(CodecSnappy)
 	if _, err := NewDecoder(DefaultLimits()).Records(View(liar.bytes([]byte{0x80, 0x80, 0x80, 0x07, 0, 'a'}))); err == nil {
 		t.Fatal("a snappy length of 14 MiB in 6 bytes is believed")
+	}
+}
+
+// A frame that claims a large window, or any codec with a large claim, costs
+// memory for what it holds and not for what it says.
+func TestClaimsAreNotBelieved(t *testing.T) {
+	var buf bytes.Buffer
+	w, err := zstd.NewWriter(&buf, zstd.WithWindowSize(128<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, _ = w.Write([]byte("hello"))
+		_ = w.Flush() // a stream: the window is not cut down to the content
+	}
+	_ = w.Close()
+	b := newBuilt(1)
+	b.Attributes = int16(CodecZstd)
+	v, d := View(b.bytes(buf.Bytes())), NewDecoder(DefaultLimits())
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	out, err := d.Records(v)
+	runtime.ReadMemStats(&after)
+	if err != nil || string(out) != "hellohello" {
+		t.Fatal(out, err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+		t.Fatalf("%d bytes allocated for a batch of %d", n, len(v))
 	}
 }
 
