@@ -70,11 +70,11 @@ func (e *Engine) admit(s *Stream, b *bulk, req *AppendRequest, n int64) error {
 	}
 	size := n + entrySize + runSize
 	if pinned := e.app.pinned + b.mem; pinned+size > e.cfg.throttleAt() {
-		e.uploadWake.signal()
+		e.hurryUpload()
 		return fmt.Errorf("append to stream %d: %d bytes wait for upload: %w", s.id, pinned, mink.ErrThrottled)
 	}
 	if s.app.pinned > 0 && s.app.pinned+size > e.cfg.streamMax() {
-		e.uploadWake.signal()
+		e.hurryUpload()
 		return fmt.Errorf("append to stream %d: %d bytes of it wait for upload: %w", s.id, s.app.pinned, mink.ErrThrottled)
 	}
 	return nil

@@ -175,7 +175,7 @@ func (e *Engine) committed(b *bulk, sum object.Summary, err error) {
 		e.committerWake.signal() // 64 KiB may wait
 	}
 	if e.pressed() {
-		e.uploadWake.signal()
+		e.hurryUpload()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/stream/cache"
 	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/core/stream/plan"
@@ -69,6 +70,7 @@ type Engine struct {
 	compaction compactState
 	cleaning   cleanState
 	left       leftovers
+	loops      []*loop.Loop
 	blocks     *cache.Cache[blockKey, []Frame]
 	indexes    *cache.Cache[plan.ObjectID, *object.Index]
 	ahead      *semaphore.Weighted // bytes of all readaheads
@@ -76,7 +78,6 @@ type Engine struct {
 	stats      counters
 
 	committerWake signal // the open bulk may be due
-	uploadWake    signal // bytes press
 	ackedWake     signal // a bulk was acknowledged
 	failedc       chan struct{}
 }
@@ -119,8 +120,9 @@ func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e.blocks = cache.New[blockKey, []Frame](cfg.BlockCacheBytes)
 	e.indexes = cache.New[plan.ObjectID, *object.Index](cfg.IndexCacheBytes)
 	e.ahead = semaphore.NewWeighted(cfg.ReadaheadBudget)
-	e.committerWake, e.uploadWake, e.ackedWake = newSignal(), newSignal(), newSignal()
+	e.committerWake, e.ackedWake = newSignal(), newSignal()
 	e.failedc = make(chan struct{})
+	e.loops = e.newLoops()
 	e.uploads.turn, e.compaction.turn, e.cleaning.turn = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	e.compaction.checked, e.compaction.seed = map[plan.ObjectID]uint64{}, maphash.MakeSeed()
 	return e
@@ -150,8 +152,8 @@ func (e *Engine) Run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error { e.runCommitter(work); return nil })
-	for _, l := range e.loops() {
-		g.Go(func() error { e.runLoop(work, l); return nil })
+	for _, l := range e.loops {
+		g.Go(func() error { return l.Run(work) })
 	}
 	var drained error
 	g.Go(func() error {

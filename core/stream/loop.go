@@ -2,9 +2,9 @@ package stream
 
 import (
 	"context"
-	"math/rand/v2"
-	"sync"
 	"time"
+
+	"github.com/mink-project/mink/core/internal/loop"
 )
 
 // LoopStats is how one background loop fares.
@@ -18,79 +18,30 @@ type LoopStats struct {
 	Error    string        `json:"error,omitempty"` // of the last run
 }
 
-// loop is one background job. A failing run is logged, counted, tried again
-// after a pause, and never ends the loop.
-type loop struct {
-	name     string
-	interval time.Duration
-	wake     signal // nil: by the clock only
-	run      func(context.Context) error
-	state    *loopState
-}
-
-type loopState struct {
-	sync.Mutex
-	LoopStats
-}
-
-func (e *Engine) loops() []loop {
-	return []loop{
-		{"wal upload", e.cfg.WALUploadInterval, e.uploadWake, e.UploadNow, &e.stats.upload},
-		{"compaction", e.cfg.CompactInterval, nil, e.CompactNow, &e.stats.compact},
-		{"object deletion", e.cfg.CleanInterval, nil, e.CleanNow, &e.stats.clean},
-		{"orphan sweep", e.cfg.SweepInterval, nil, e.SweepNow, &e.stats.sweep},
+// newLoops makes the background jobs; the first is the upload.
+func (e *Engine) newLoops() []*loop.Loop {
+	loopOf := func(name string, every time.Duration, run func(context.Context) error) *loop.Loop {
+		return loop.New(name, every, e.log, run)
+	}
+	return []*loop.Loop{
+		loopOf("wal upload", e.cfg.WALUploadInterval, e.UploadNow),
+		loopOf("compaction", e.cfg.CompactInterval, e.CompactNow),
+		loopOf("object deletion", e.cfg.CleanInterval, e.CleanNow),
+		loopOf("orphan sweep", e.cfg.SweepInterval, e.SweepNow),
 	}
 }
 
-func (e *Engine) runLoop(ctx context.Context, l loop) {
-	pause := time.Duration(0) // of the next retry
-	wait := l.interval
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	for {
-		l.state.Lock()
-		l.state.Name, l.state.Interval, l.state.Next = l.name, l.interval, time.Now().Add(wait)
-		l.state.Unlock()
-		wake := l.wake
-		if pause > 0 {
-			wake = nil // a wake-up does not cut a retry's pause short
-		}
-		select {
-		case <-timer.C:
-		case <-wake:
-		case <-ctx.Done():
-			return
-		}
-		err := l.run(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if wait = l.interval; err != nil {
-			pause = min(max(2*pause, e.cfg.RetryMin), e.cfg.RetryMax)
-			wait = min(pause/2+rand.N(pause/2+1), l.interval)
-			e.log.Warn(l.name+" failed", "wal", e.deps.WAL.String(), "err", err, "retry_in", wait)
-		} else {
-			pause = 0
-		}
-		l.state.record(err)
-		timer.Reset(wait)
+// hurryUpload makes the upload run before its interval. One that failed is left
+// to its back-off: refused appends must not turn it into a busy loop.
+func (e *Engine) hurryUpload() {
+	if upload := e.loops[0]; upload.Status().LastError == "" {
+		upload.Trigger()
 	}
 }
 
-func (s *loopState) record(err error) {
-	s.Lock()
-	defer s.Unlock()
-	s.Runs++
-	s.Last = time.Now()
-	s.Error = ""
-	if err != nil {
-		s.Failures++
-		s.Error = err.Error()
+func loopStats(s loop.Status) LoopStats {
+	return LoopStats{
+		Name: s.Name, Interval: s.Interval, Runs: int64(s.Runs), Failures: int64(s.Failures),
+		Last: s.LastEnd, Next: s.Next, Error: s.LastError,
 	}
-}
-
-func (s *loopState) snapshot() LoopStats {
-	s.Lock()
-	defer s.Unlock()
-	return s.LoopStats
 }

@@ -32,7 +32,6 @@ type Stats struct {
 type counters struct {
 	bulks, bulkBytes, puts, putBytes, gets, getBytes          atomic.Int64
 	compactions, objectsDeleted, slotsDeleted, orphansDeleted atomic.Int64
-	upload, compact, clean, sweep                             loopState
 }
 
 // Stats answers a snapshot; it waits for no I/O.
@@ -45,10 +44,8 @@ func (e *Engine) Stats() Stats {
 		SlotsDeleted: e.stats.slotsDeleted.Load(), OrphansDeleted: e.stats.orphansDeleted.Load(),
 		Blocks: e.blocks.Stats(), Indexes: e.indexes.Stats(),
 	}
-	for _, l := range e.loops() {
-		s := l.state.snapshot()
-		s.Name, s.Interval = l.name, l.interval
-		st.Loops = append(st.Loops, s)
+	for _, l := range e.loops {
+		st.Loops = append(st.Loops, loopStats(l.Status()))
 	}
 	e.app.Lock()
 	st.Streams = len(e.app.streams)

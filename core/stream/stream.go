@@ -76,7 +76,7 @@ func (e *Engine) Open(ctx context.Context, id mink.StreamID, epoch mink.LeaderEp
 		return nil, fmt.Errorf("open stream %d under epoch %d: it is open under %d: %w", id, epoch, old.epoch, mink.ErrExists)
 	}
 	if old := e.app.closing[id]; old != nil && v.End < old.LogEnd() {
-		e.uploadWake.signal()
+		e.hurryUpload()
 		return nil, fmt.Errorf("open stream %d: records up to %d wait for upload, committed end %d: %w", id, old.LogEnd(), v.End, mink.ErrUnavailable)
 	}
 	s.start.Store(int64(v.Start))
