@@ -3,7 +3,9 @@ package stream_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -415,15 +417,17 @@ func TestLoopsFireAndSurvive(t *testing.T) {
 	})
 }
 
+var chaosSeeds = flag.Uint64("chaos-seeds", 6, "how many seeds TestChaos runs")
+
 // TestChaos runs two nodes over a store that loses, repeats, delays and refuses,
 // with crashes, restarts and moves; the acknowledged set always survives.
 func TestChaos(t *testing.T) {
-	seeds := 6
+	seeds := *chaosSeeds
 	if testing.Short() {
 		seeds = 2
 	}
-	for seed := range uint64(seeds) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { chaos(t, seed) }) })
+	for seed := range seeds {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { chaos(t, seed) }) })
 	}
 }
 
@@ -528,4 +532,41 @@ func chaos(t *testing.T, seed uint64) {
 func isOpen(s *stream.Stream) bool {
 	_, err := s.Read(context.Background(), stream.ReadRequest{From: s.HighWatermark(), MaxBytes: 1})
 	return err == nil
+}
+
+// The design's aim: with a PUT of 100 ms (p99 300 ms), p99 of the
+// acknowledgement stays below the batch interval and 1.3 x the PUT's p99. The
+// latencies are virtual and seeded, so this is a property of the schedule, not
+// of the machine.
+func TestAckLatency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cfg = stream.Default(objstore.Capabilities{PutLatency: 100 * time.Millisecond}, 1<<30)
+		w.latency = fault.Latency{Put: fault.Dist{Median: 100 * time.Millisecond, P99: 300 * time.Millisecond}}
+		n := w.start(1)
+		s := n.open(1)
+		var mu sync.Mutex
+		var took []time.Duration
+		var wg sync.WaitGroup
+		for range 60_000 { // a record every 5 ms for five minutes
+			at, tk := time.Now(), w.append(s, 1, 100)
+			wg.Go(func() {
+				<-tk.Done()
+				mu.Lock()
+				defer mu.Unlock()
+				took = append(took, time.Since(at))
+			})
+			time.Sleep(5 * time.Millisecond)
+		}
+		wg.Wait()
+		slices.Sort(took)
+		p99 := took[len(took)*99/100]
+		if limit := w.cfg.WALBatchInterval + 300*time.Millisecond*13/10; p99 > limit {
+			t.Errorf("p99 %s, aim %s", p99, limit)
+		}
+		t.Logf("p50 %s, p99 %s, %d puts", took[len(took)/2], p99, n.Stats().Bulks)
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

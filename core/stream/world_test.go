@@ -35,6 +35,8 @@ type world struct {
 	mem  *memstore.Store
 	cfg  stream.Config
 
+	latency fault.Latency // of the nodes that start from here on
+
 	mu    sync.Mutex
 	acked map[mink.StreamID]map[mink.Offset]mink.Offset // start of each acknowledged frame: its end
 }
@@ -107,7 +109,7 @@ func (m *nodeMeta) ForgetObjects(ctx context.Context, c []plan.ObjectID) error {
 // start registers node and runs an engine for it.
 func (w *world) start(nodeID mink.NodeID) *node {
 	w.t.Helper()
-	n := &node{w: w, id: w.meta.Register(nodeID), store: fault.New(w.mem, fault.Config{}), meta: &nodeMeta{Meta: w.meta}, done: make(chan error, 1)}
+	n := &node{w: w, id: w.meta.Register(nodeID), store: fault.New(w.mem, fault.Config{Latency: w.latency}), meta: &nodeMeta{Meta: w.meta}, done: make(chan error, 1)}
 	e, err := stream.New(w.cfg, stream.Deps{
 		Objects: n.store, WALStore: n.store, WAL: n.id, Meta: n.meta, Folder: chain{}, Logger: slog.New(slog.DiscardHandler),
 	})
