@@ -68,12 +68,11 @@ func (e *Engine) admit(s *Stream, b *bulk, req *AppendRequest, n int64) error {
 	case b.payload > 0 && b.payload+n > e.cfg.WALBulkBytesMax:
 		return fmt.Errorf("append to stream %d: the write-ahead log is behind: %w", s.id, mink.ErrThrottled)
 	}
-	size := n + entrySize + runSize
-	if pinned := e.app.pinned + b.mem; pinned+size > e.cfg.throttleAt() {
+	if pinned := e.app.pinned + b.mem; pinned+b.room(int(n))+entrySize+runSize > e.cfg.throttleAt() {
 		e.hurryUpload()
 		return fmt.Errorf("append to stream %d: %d bytes wait for upload: %w", s.id, pinned, mink.ErrThrottled)
 	}
-	if s.app.pinned > 0 && s.app.pinned+size > e.cfg.streamMax() {
+	if s.app.pinned > 0 && s.app.pinned+n+entrySize+runSize > e.cfg.streamMax() {
 		e.hurryUpload()
 		return fmt.Errorf("append to stream %d: %d bytes of it wait for upload: %w", s.id, s.app.pinned, mink.ErrThrottled)
 	}

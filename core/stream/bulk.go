@@ -83,6 +83,17 @@ func newBulk(scratch []entry) *bulk {
 	return &bulk{fill: -1, grow: slabMin, entries: scratch[:0], ticket: &Ticket{done: make(chan struct{})}}
 }
 
+// room is how much memory a frame of n bytes would make the bulk take.
+func (b *bulk) room(n int) int64 {
+	if i := b.fill; i >= 0 && cap(b.slabs[i])-len(b.slabs[i]) >= n {
+		return 0
+	}
+	if n > slabMax/4 {
+		return int64(n)
+	}
+	return int64(max(b.grow, n))
+}
+
 // place copies the parts behind each other and answers where.
 func (b *bulk) place(parts [][]byte, n int) (slab, pos uint32) {
 	i := b.fill

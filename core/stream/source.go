@@ -101,8 +101,10 @@ func (e *Engine) block(ctx context.Context, src source, blocks []object.BlockInf
 			return frames, nil
 		}
 		if mine {
-			flights := e.claim(src, blocks, flight, end, window)
-			return e.fetch(ctx, src, blocks[:len(flights)], flights)
+			if src.object.ID.Kind == plan.KindWAL && src.object.Size <= e.cfg.ReadaheadMax {
+				return e.fetch(ctx, src, e.claimAll(src, blocks[0], flight), blocks[0].Pos)
+			}
+			return e.fetch(ctx, src, e.claim(src, blocks, flight, end, window), blocks[0].Pos)
 		}
 		frames, retry, err := flight.Wait(ctx)
 		if !retry {
@@ -113,52 +115,71 @@ func (e *Engine) block(ctx context.Context, src source, blocks []object.BlockInf
 
 type flight = *cache.Flight[blockKey, []Frame]
 
+// claimed is a block that this reader fetches for all.
+type claimed struct {
+	info   object.BlockInfo
+	flight flight
+}
+
 // claim takes on the blocks that follow blocks[0] as long as nobody has them.
-func (e *Engine) claim(src source, blocks []object.BlockInfo, first flight, end mink.Offset, window int64) []flight {
-	flights := []flight{first}
+func (e *Engine) claim(src source, blocks []object.BlockInfo, first flight, end mink.Offset, window int64) []claimed {
+	list := []claimed{{blocks[0], first}}
 	size := blocks[0].Len()
 	for k := 1; k < len(blocks) && blocks[k].Start < end && size+blocks[k].Len() <= window; k++ {
 		_, _, f, mine := e.blocks.Begin(blockKey{src.object.ID, blocks[k].Pos})
 		if !mine {
 			break
 		}
-		flights = append(flights, f)
+		list = append(list, claimed{blocks[k], f})
 		size += blocks[k].Len()
 	}
-	return flights
+	return list
 }
 
-// fetch reads adjoining blocks with one GET and ends their flights. It answers
-// the first one's frames.
-func (e *Engine) fetch(ctx context.Context, src source, blocks []object.BlockInfo, flights []flight) ([]Frame, error) {
-	from, last := blocks[0].Pos, blocks[len(blocks)-1]
-	data, err := e.get(ctx, src.object, from, last.Pos+last.Len()-from)
-	if err != nil {
-		err = fmt.Errorf("object %s, block of stream %d at %d: %w", src.object.Key(), blocks[0].Stream, blocks[0].Start, err)
-	}
-	var first []Frame
-	var firstErr error
-	for k, f := range flights {
-		frames, err := decode(src, blocks[k], data, from, err, len(blocks) > 1)
-		f.Done(frames, blocks[k].Len()+int64(len(frames))*frameSize, err)
-		if k == 0 {
-			first, firstErr = frames, err
+// claimAll takes on every block of a bulk that nobody has. Who leads one stream
+// of a dead node is likely to open its others too: each bulk is then read once,
+// not once per stream.
+func (e *Engine) claimAll(src source, want object.BlockInfo, first flight) []claimed {
+	var list []claimed
+	for _, b := range src.index.Blocks {
+		if b.Pos == want.Pos {
+			list = append(list, claimed{b, first})
+		} else if _, _, f, mine := e.blocks.Begin(blockKey{src.object.ID, b.Pos}); mine {
+			list = append(list, claimed{b, f})
 		}
 	}
-	return first, firstErr
+	return list
 }
 
-func decode(src source, b object.BlockInfo, data []byte, from int64, err error, shared bool) ([]Frame, error) {
-	if err != nil {
-		return nil, err
+// fetch reads blocks, in the order of their positions, with one GET and ends
+// their flights. It answers the frames of the one at want.
+func (e *Engine) fetch(ctx context.Context, src source, list []claimed, want int64) (frames []Frame, err error) {
+	from, last := list[0].info.Pos, list[len(list)-1].info
+	data, failed := e.get(ctx, src.object, from, last.Pos+last.Len()-from)
+	for _, c := range list {
+		b := c.info
+		var f []Frame
+		derr := failed
+		if derr == nil {
+			f, derr = object.DecodeBlock(b, bytesOf(b, data, from, len(list) > 1))
+		}
+		if derr != nil {
+			derr = fmt.Errorf("object %s, block of stream %d at %d: %w", src.object.Key(), b.Stream, b.Start, derr)
+		}
+		c.flight.Done(f, b.Len()+int64(len(f))*frameSize, derr)
+		if b.Pos == want {
+			frames, err = f, derr
+		}
 	}
+	return frames, err
+}
+
+// bytesOf cuts a block out of what was fetched from position `from` on; as a copy
+// when it was fetched with others, or one cached block would keep them all.
+func bytesOf(b object.BlockInfo, data []byte, from int64, shared bool) []byte {
 	raw := data[b.Pos-from : b.Pos-from+b.Len()]
-	if shared { // or one cached block would keep its neighbours' bytes
-		raw = slices.Clone(raw)
+	if shared {
+		return slices.Clone(raw)
 	}
-	frames, err := object.DecodeBlock(b, raw)
-	if err != nil {
-		return nil, fmt.Errorf("object %s, block of stream %d at %d: %w", src.object.Key(), b.Stream, b.Start, err)
-	}
-	return frames, nil
+	return raw
 }

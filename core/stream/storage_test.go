@@ -867,3 +867,54 @@ func TestDeletionWaitsForLaggingNodes(t *testing.T) {
 		}
 	})
 }
+
+// A new leader of many streams reads each bulk of the dead node once.
+func TestRecoveredBulksAreReadOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		n := w.start(1)
+		for id := mink.StreamID(1); id <= 50; id++ {
+			s := n.open(id)
+			w.append(s, 1, ckptFrame)
+			w.note(id, 0, 1)
+		}
+		time.Sleep(time.Second)
+		slots := int64(len(w.keys("wal/")))
+		n.crash()
+		w.recover(n.id)
+		n = w.start(1)
+		for id := mink.StreamID(1); id <= 50; id++ {
+			w.check(n.open(id))
+		}
+		if got := n.Stats().Gets; got > 2*slots {
+			t.Fatalf("%d gets for 50 streams in %d bulks, want an index and a body each", got, slots)
+		}
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestTrimInBatch(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, n *node) {
+		var trims []plan.Trim
+		for id := mink.StreamID(1); id <= 20; id++ {
+			s := n.open(id)
+			w.append(s, 4, ckptFrame)
+			w.append(s, 4, ckptFrame)
+			trims = append(trims, plan.Trim{Stream: id, Start: 4})
+		}
+		time.Sleep(time.Minute)
+		if err := n.Trim(t.Context(), append(trims, plan.Trim{Stream: 99, Start: 5})); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.meta.Proposals("trim"); got != 1 {
+			t.Fatalf("%d commands", got)
+		}
+		for id := mink.StreamID(1); id <= 20; id++ {
+			if v := w.meta.State().Streams[id]; v.Start != 4 {
+				t.Fatalf("stream %d starts at %d", id, v.Start)
+			}
+		}
+	})
+}

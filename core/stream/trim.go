@@ -23,13 +23,33 @@ func (s *Stream) Trim(ctx context.Context, to mink.Offset) error {
 	if closed != nil {
 		return fmt.Errorf("trim to %d: %w", to, closed)
 	}
+	s.want(to)
+	return s.engine.trim(ctx, []*Stream{s})
+}
+
+// want remembers the highest start that was asked for.
+func (s *Stream) want(to mink.Offset) {
 	for {
 		held := s.trimTo.Load()
 		if int64(to) <= held || s.trimTo.CompareAndSwap(held, int64(to)) {
-			break
+			return
 		}
 	}
-	return s.engine.trim(ctx, []*Stream{s})
+}
+
+// Trim is Stream.Trim for many streams in one command: retention. Streams that
+// are not open here are skipped.
+func (e *Engine) Trim(ctx context.Context, trims []plan.Trim) error {
+	var streams []*Stream
+	e.app.Lock()
+	for _, t := range trims {
+		if s := e.app.streams[t.Stream]; s != nil {
+			s.want(min(t.Start, s.HighWatermark()))
+			streams = append(streams, s)
+		}
+	}
+	e.app.Unlock()
+	return e.trim(ctx, streams)
 }
 
 // flushTrims carries out what was held.

@@ -28,7 +28,7 @@ func CheckSlot(ctx context.Context, store objstore.Store, id plan.WALID, s Slot,
 		if c, err = readContent(id, s.Seq, s.Size, get); err == nil && deep && c.kind == slotBulk {
 			var whole []byte
 			if whole, err = get(0, s.Size); err == nil {
-				err = object.Verify(whole)
+				_, _, err = object.Verify(whole)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/sdk/mink"
@@ -57,12 +58,35 @@ func probe(ctx context.Context, store objstore.Store, prefix, key string) error 
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(listed.Objects, func(o objstore.ObjectInfo) bool { return o.Key == key }) {
+	at := slices.IndexFunc(listed.Objects, func(o objstore.ObjectInfo) bool { return o.Key == key })
+	if at < 0 {
 		return fmt.Errorf("%s is not in the listing of %s", key, prefix)
 	}
-	gone, err := store.DeleteBatch(ctx, []string{key})
+	stale, err := staleProbes(ctx, store, prefix, listed.Objects[at].Modified.Add(-staleAfter))
 	if err != nil {
 		return err
 	}
-	return gone.Errors[0]
+	gone, err := store.DeleteBatch(ctx, append(stale, key))
+	if err != nil {
+		return err
+	}
+	return errors.Join(gone.Errors...)
+}
+
+// staleAfter is the age, by the store's clock, at which a probe of an earlier
+// process that died on the way is garbage.
+const staleAfter = time.Hour
+
+func staleProbes(ctx context.Context, store objstore.Store, prefix string, before time.Time) ([]string, error) {
+	page, err := store.List(ctx, objstore.ListRequest{Prefix: prefix, Limit: objstore.DeleteMax - 1})
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for _, o := range page.Objects {
+		if o.Modified.Before(before) {
+			keys = append(keys, o.Key)
+		}
+	}
+	return keys, nil
 }
