@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,14 +31,19 @@ type Coordinator struct {
 	deps   Deps
 	logger *slog.Logger
 	silent silence
+	clock  clock
 
 	lease    *loop.Loop
 	tick     *loop.Loop
+	recovery *loop.Loop
 	snapshot *loop.Loop
 
 	mu struct {
 		sync.Mutex
 		lease metalog.Lease // last one taken or renewed here; Epoch 0: none
+		// failed are the logs whose recovery failed, with the losses accepted by then:
+		// only the loop's own pace tries them again, not every change of the view.
+		failed map[mink.NodeEpoch]int
 	}
 }
 
@@ -47,8 +53,10 @@ func New(cfg Config, deps Deps) (*Coordinator, error) {
 		return nil, err
 	}
 	c := &Coordinator{cfg: cfg, deps: deps, logger: deps.Logger.With("component", "coordinator")}
+	c.mu.failed = map[mink.NodeEpoch]int{}
 	c.lease = loop.New("lease", cfg.LeaseTTL/4, c.logger, c.keepLease)
 	c.tick = loop.New("coordinator tick", cfg.Tick, c.logger, c.runTick)
+	c.recovery = loop.New("wal recovery", cfg.Tick, c.logger, c.runRecovery)
 	c.snapshot = loop.New("metadata snapshot", cfg.SnapshotInterval, c.logger, c.runSnapshot)
 	return c, nil
 }
@@ -56,13 +64,17 @@ func New(cfg Config, deps Deps) (*Coordinator, error) {
 // Run coordinates until ctx is done, then gives the lease back.
 func (c *Coordinator) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.lease.Run(gctx) })
-	g.Go(func() error { return c.tick.Run(gctx) })
-	g.Go(func() error { return c.snapshot.Run(gctx) })
+	for _, l := range []*loop.Loop{c.lease, c.tick, c.recovery, c.snapshot} {
+		g.Go(func() error { return l.Run(gctx) })
+	}
 	g.Go(func() error { return c.watch(gctx) })
 	err := g.Wait()
-	if l, ok := c.held(); ok {
-		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.LeaseTTL/4)
+	c.mu.Lock()
+	l := c.mu.lease // whether or not the node is still registered
+	c.mu.lease = metalog.Lease{}
+	c.mu.Unlock()
+	if l.Epoch != 0 {
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(c.cfg.LeaseTTL/4, releaseTimeout))
 		defer cancel()
 		if e := c.deps.Log.ReleaseLease(release, l); e != nil {
 			c.logger.Warn("the lease was not given back; it expires by itself", "error", e)
@@ -71,9 +83,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	return err
 }
 
+// releaseTimeout bounds what a stopping coordinator waits for the database.
+const releaseTimeout = 5 * time.Second
+
 // Loops answers the status of the coordinator's loops.
 func (c *Coordinator) Loops() []loop.Status {
-	return []loop.Status{c.lease.Status(), c.tick.Status(), c.snapshot.Status()}
+	return []loop.Status{c.lease.Status(), c.tick.Status(), c.recovery.Status(), c.snapshot.Status()}
 }
 
 // Leading reports whether this node held the lease when it last looked.
@@ -100,13 +115,20 @@ func (c *Coordinator) setLease(l metalog.Lease) {
 // Wake makes the coordinator look for the lease at once: this node registered.
 func (c *Coordinator) Wake() { c.lease.Trigger() }
 
-// watch triggers a tick when the view holds work that should not wait for the
-// next one: an unrecovered log, a bucket without a leader.
+// watch triggers the loops when the view holds work that should not wait for
+// their next run: an unrecovered log, a bucket without a leader.
 func (c *Coordinator) watch(ctx context.Context) error {
 	for {
 		view := c.deps.Meta.View()
-		if _, ok := c.held(); ok && c.hasUrgentWork(view) {
-			c.tick.Trigger()
+		c.clock.observe(view)
+		if _, ok := c.held(); ok {
+			if c.freshLogs(view) {
+				c.recovery.Trigger()
+			}
+			for range view.Orphans() {
+				c.tick.Trigger()
+				break
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -116,14 +138,16 @@ func (c *Coordinator) watch(ctx context.Context) error {
 	}
 }
 
-func (c *Coordinator) hasUrgentWork(view *cluster.State) bool {
+// freshLogs reports a log to recover that has not been tried as it is now.
+func (c *Coordinator) freshLogs(view *cluster.State) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for w := range view.WALs() {
 		if w.Sealed && !w.Recovered {
-			return true
+			if losses, tried := c.mu.failed[w.ID.Epoch]; !tried || losses != len(view.LostSlots(w.ID.Epoch)) {
+				return true
+			}
 		}
-	}
-	for range view.Orphans() {
-		return true
 	}
 	return false
 }
@@ -135,7 +159,7 @@ func (c *Coordinator) keepLease(ctx context.Context) error {
 		return nil
 	}
 	if l, ok := c.held(); ok {
-		renewed, err := c.deps.Log.RenewLease(ctx, l, c.cfg.LeaseTTL)
+		renewed, err := c.renew(ctx, l)
 		if err == nil {
 			c.setLease(renewed)
 			return nil
@@ -160,22 +184,31 @@ func (c *Coordinator) keepLease(ctx context.Context) error {
 	c.silent.reset()
 	c.logger.Info("holds the coordinator lease", "node", node, "epoch", epoch, "lease", l.Epoch)
 	c.tick.Trigger()
+	c.recovery.Trigger()
 	return nil
 }
 
-// runTick does each of its jobs whatever became of the others.
+func (c *Coordinator) renew(ctx context.Context, l metalog.Lease) (metalog.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/4)
+	defer cancel()
+	return c.deps.Log.RenewLease(ctx, l, c.cfg.LeaseTTL)
+}
+
+// runTick does each of its jobs whatever became of the others. None may hold up
+// the others for longer than a lease.
 func (c *Coordinator) runTick(ctx context.Context) error {
 	l, ok := c.held()
 	if !ok {
+		c.silent.reset()
 		return nil
 	}
-	return errors.Join(
-		c.sealSilent(ctx, l),
-		c.recoverLogs(ctx, l),
-		c.leadOrphans(ctx, l),
-		c.keepPartitions(ctx),
-		c.expireProducers(ctx),
-	)
+	var errs []error
+	for _, job := range []func(context.Context, metalog.Lease) error{c.sealSilent, c.leadOrphans, c.keepPartitions, c.expireProducers} {
+		jobCtx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
+		errs = append(errs, job(jobCtx, l))
+		cancel()
+	}
+	return errors.Join(errs...)
 }
 
 // propose runs commands and joins the refused verdicts.
@@ -194,6 +227,10 @@ func (c *Coordinator) propose(ctx context.Context, commands ...*clusterpb.Comman
 	return errors.Join(errs...)
 }
 
+// snapshotTimeout bounds the writing and reading back of a state image: hundreds
+// of MB.
+const snapshotTimeout = 10 * time.Minute
+
 // runSnapshot writes the state image and truncates the log behind the older of
 // the two that are kept.
 func (c *Coordinator) runSnapshot(ctx context.Context) error {
@@ -201,6 +238,8 @@ func (c *Coordinator) runSnapshot(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
 	have, err := c.deps.Log.Snapshots(ctx)
 	if err != nil {
 		return fmt.Errorf("list metadata snapshots: %w", err)

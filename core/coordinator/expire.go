@@ -4,22 +4,56 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/schema/partition"
 )
 
 // expiredPerCommand bounds one ExpireProducerOffsets command.
 const expiredPerCommand = 1000
 
+// clock tells the metadata database's time without asking it: the time of the
+// newest entry, and this process's clock since it was seen. It is never ahead of
+// the database's, and a node whose own clock is wrong expires nothing early.
+type clock struct {
+	mu     sync.Mutex
+	index  uint64
+	timeMs int64
+	seen   time.Time
+}
+
+func (c *clock) observe(view *cluster.State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if view.Index() > c.index {
+		c.index, c.timeMs, c.seen = view.Index(), max(view.TimeMs(), c.nowLocked()), time.Now()
+	}
+}
+
+func (c *clock) nowLocked() int64 {
+	if c.seen.IsZero() {
+		return 0
+	}
+	return c.timeMs + time.Since(c.seen).Milliseconds()
+}
+
+// nowMs is the time by the view's clock.
+func (c *clock) nowMs(view *cluster.State) int64 {
+	c.observe(view)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nowLocked()
+}
+
 // expireProducers drops the offsets of producers that did not commit for the
-// TTL, by the metadata's clock: the newest entry's time, plus this process's
-// clock since, is never ahead of the database's by more than the two drift.
-func (c *Coordinator) expireProducers(ctx context.Context) error {
+// TTL.
+func (c *Coordinator) expireProducers(ctx context.Context, _ metalog.Lease) error {
 	view := c.deps.Meta.View()
-	before := time.Now().Add(-c.cfg.ProducerOffsetsTTL).UnixMilli()
+	before := c.clock.nowMs(view) - c.cfg.ProducerOffsetsTTL.Milliseconds()
 	expired := false
 	for p := range view.Producers() {
 		if p.CommittedMs < before {
@@ -41,12 +75,13 @@ func (c *Coordinator) expireProducers(ctx context.Context) error {
 
 // keepPartitions makes and drops the partitions of tables with auto_partition.
 // One failing table does not stop the others.
-func (c *Coordinator) keepPartitions(ctx context.Context) error {
+func (c *Coordinator) keepPartitions(ctx context.Context, _ metalog.Lease) error {
 	view := c.deps.Meta.View()
+	now := time.UnixMilli(c.clock.nowMs(view))
 	var errs []error
 	for db := range view.Databases() {
 		for t := range view.Tables(db.Name) {
-			if err := c.keepTable(ctx, view, t); err != nil {
+			if err := c.keepTable(ctx, view, t, now); err != nil {
 				errs = append(errs, fmt.Errorf("automatic partitions of %s.%s: %w", t.Descriptor.Database, t.Descriptor.Table, err))
 			}
 		}
@@ -54,7 +89,7 @@ func (c *Coordinator) keepPartitions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *cluster.Table) error {
+func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *cluster.Table, now time.Time) error {
 	o, err := t.Descriptor.ParsedOptions()
 	if err != nil || o.AutoPartition.Unit == "" {
 		return err
@@ -67,7 +102,7 @@ func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *clu
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	var errs []error
 	var commands []*clusterpb.Command
 	for _, values := range s.Precreate(now) {
 		if _, ok := view.PartitionByValues(t.ID, values); !ok {
@@ -79,7 +114,7 @@ func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *clu
 	for p := range view.Partitions(t.ID) {
 		expired, err := s.Expired(p.Values, now)
 		if err != nil {
-			return fmt.Errorf("partition %v: %w", p.Values, err)
+			errs = append(errs, fmt.Errorf("partition %v: %w", p.Values, err))
 		}
 		if expired {
 			commands = append(commands,
@@ -87,5 +122,5 @@ func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *clu
 				&clusterpb.Command{Kind: &clusterpb.Command_DropPartition{DropPartition: &clusterpb.DropPartition{Table: int64(t.ID), Partition: int64(p.ID), IfExists: true}}})
 		}
 	}
-	return c.propose(ctx, commands...)
+	return errors.Join(append(errs, c.propose(ctx, commands...))...)
 }

@@ -23,16 +23,17 @@ import (
 
 // silence remembers how long each node epoch's heartbeat row has stood still,
 // as watched by this process: a row's age alone also grows while the database
-// is down, which must not fence the cluster.
+// is down, which must not fence the cluster. While the looks succeed one after
+// the other, so could the heartbeats.
 type silence struct {
 	mu   sync.Mutex
+	last time.Time // look
 	seen map[mink.NodeEpoch]beat
 }
 
 type beat struct {
 	applied uint64
-	ageMs   int64
-	since   time.Time // when the row was first seen with this age's origin
+	since   time.Time // of the watch in which the row has stood still
 }
 
 func (s *silence) reset() {
@@ -41,25 +42,28 @@ func (s *silence) reset() {
 	s.seen = nil
 }
 
-// observe answers the epochs whose rows did not move for ttl. A beat between
-// two looks shows as an age that is smaller than the time since the last look.
+// observe answers the epochs whose rows did not move for ttl. A beat between two
+// looks shows as an age below the time between them. Looks that are more than
+// half a ttl apart are two watches, not one.
 func (s *silence) observe(rows []metalog.HeartbeatRow, now time.Time, ttl time.Duration) []metalog.HeartbeatRow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	elapsed := now.Sub(s.last)
+	s.last = now
 	next := map[mink.NodeEpoch]beat{}
 	var dead []metalog.HeartbeatRow
 	for _, r := range rows {
 		if r.Marked {
 			continue
 		}
+		age := time.Duration(r.AgeMs) * time.Millisecond
 		b, known := s.seen[r.Epoch]
-		moved := !known || r.Applied != b.applied || r.AgeMs <= b.ageMs
-		if moved {
+		if !known || elapsed > ttl/2 || r.Applied != b.applied || age < elapsed {
 			b.since = now
 		}
-		b.applied, b.ageMs = r.Applied, r.AgeMs
+		b.applied = r.Applied
 		next[r.Epoch] = b
-		if now.Sub(b.since) >= ttl && time.Duration(r.AgeMs)*time.Millisecond >= ttl {
+		if now.Sub(b.since) >= ttl && age >= ttl {
 			dead = append(dead, r)
 		}
 	}
@@ -68,7 +72,9 @@ func (s *silence) observe(rows []metalog.HeartbeatRow, now time.Time, ttl time.D
 }
 
 func (c *Coordinator) sealSilent(ctx context.Context, l metalog.Lease) error {
-	rows, err := c.deps.Log.Heartbeats(ctx)
+	look, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/4)
+	rows, err := c.deps.Log.Heartbeats(look)
+	cancel()
 	if err != nil {
 		c.silent.reset() // an unbroken watch begins again
 		return fmt.Errorf("read heartbeats: %w", err)
@@ -86,19 +92,33 @@ func (c *Coordinator) sealSilent(ctx context.Context, l metalog.Lease) error {
 	return c.propose(ctx, commands...)
 }
 
-// recoverLogs recovers every sealed WAL by reference, several at once. One that
+// recoveryTimeout bounds one try at one log, in leases: what waits behind a log
+// whose store does not answer waits no longer.
+const recoveryTimeout = 4
+
+// runRecovery recovers every sealed log by reference, several at once. One that
 // is corrupt stays unrecovered and its buckets closed; the others go on.
-func (c *Coordinator) recoverLogs(ctx context.Context, l metalog.Lease) error {
+func (c *Coordinator) runRecovery(ctx context.Context) error {
+	l, ok := c.held()
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout*c.cfg.LeaseTTL)
+	defer cancel()
 	var g errgroup.Group
 	g.SetLimit(c.cfg.RecoveriesMax)
 	var mu sync.Mutex
 	var errs []error
-	for w := range c.deps.Meta.View().WALs() {
+	view := c.deps.Meta.View()
+	for w := range view.WALs() {
 		if !w.Sealed || w.Recovered {
 			continue
 		}
+		losses := len(view.LostSlots(w.ID.Epoch))
 		g.Go(func() error {
-			if err := c.recoverLog(ctx, l, w); err != nil {
+			err := c.recoverLog(ctx, l, w)
+			c.recovered(w.ID.Epoch, losses, err)
+			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, fmt.Errorf("recover the write-ahead log of %s: %w", w.ID, err))
@@ -106,8 +126,18 @@ func (c *Coordinator) recoverLogs(ctx context.Context, l metalog.Lease) error {
 			return nil
 		})
 	}
-	_ = g.Wait()
+	_ = g.Wait() // no member answers an error
 	return errors.Join(errs...)
+}
+
+func (c *Coordinator) recovered(epoch mink.NodeEpoch, losses int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.mu.failed[epoch] = losses
+	} else {
+		delete(c.mu.failed, epoch)
+	}
 }
 
 func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WAL) error {

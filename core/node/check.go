@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"math"
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/core/stream/wal"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -24,26 +25,28 @@ type check struct {
 	view   *cluster.State
 	deep   bool
 	report api.CheckReport
-	index  map[plan.ObjectID]*object.Index // of the objects that are sound
 }
 
 // Check compares the metadata with the object store: every object that is named
 // exists with its size and its index's checksum, the ranges that streams name
-// are in it without holes, every stream is contiguous, and no slot or object of
+// are in it without holes, every stream is contiguous, every slot that a
+// write-ahead log may still need for recovery is sound, and no slot or object of
 // an ended epoch is on the store that nothing names any more and that the sweep
-// would not remove. Deep reads and verifies every named block too. It reads one
-// view; objects that were destroyed since are not problems.
+// would not remove. Deep reads and verifies every named block and every such slot
+// too. It reads one view and one object at a time; what was destroyed since the
+// view is no problem. An error says that the store could not be asked.
 func (n *Node) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
-	c := &check{node: n, view: n.View(), deep: deep, index: map[plan.ObjectID]*object.Index{}}
+	c := &check{node: n, view: n.View(), deep: deep}
+	for s := range c.view.Streams() {
+		c.stream(s)
+	}
 	for o := range c.view.Objects() {
 		if err := c.object(ctx, o); err != nil {
 			return api.CheckReport{}, err
 		}
 	}
-	for s := range c.view.Streams() {
-		if err := c.stream(ctx, s); err != nil {
-			return api.CheckReport{}, err
-		}
+	if err := c.logs(ctx); err != nil {
+		return api.CheckReport{}, err
 	}
 	if err := c.orphans(ctx); err != nil {
 		return api.CheckReport{}, err
@@ -90,43 +93,45 @@ func (c *check) object(ctx context.Context, o plan.Object) error {
 		c.problem(api.Problem{Kind: "corrupt", Object: o.Key(), Text: fmt.Sprintf("object %s: %v", o.Key(), err)})
 		return nil
 	}
-	c.index[o.ID] = x
-	return nil
+	return c.content(ctx, o, x)
 }
 
-func (c *check) stream(ctx context.Context, s plan.Stream) error {
+// stream checks what needs no object.
+func (c *check) stream(s plan.Stream) {
 	c.report.Streams++
 	if err := s.Validate(); err != nil {
 		c.problem(api.Problem{Kind: "gap", Stream: int64(s.ID), Text: fmt.Sprintf("stream %d of bucket %s: %v", s.ID, s.Bucket, err)})
 	}
 	for _, r := range s.Ranges {
-		if err := c.rangeOf(ctx, s, r); err != nil {
-			return err
+		if _, ok := c.view.Object(r.Object); !ok {
+			c.problem(api.Problem{Kind: "missing", Stream: int64(s.ID), Text: fmt.Sprintf("stream %d names an object that the metadata does not have for [%d, %d)", s.ID, r.Start, r.End)})
 		}
 	}
-	if !s.Checkpoint.IsZero() {
-		if x := c.index[s.Checkpoint]; x != nil {
-			if _, ok := x.CheckpointOf(s.ID); !ok {
-				c.problem(api.Problem{Kind: "checkpoint", Stream: int64(s.ID), Text: fmt.Sprintf("stream %d: the object that should hold its checkpoint has none", s.ID)})
-			}
+}
+
+// content checks that an object holds what streams expect of it.
+func (c *check) content(ctx context.Context, o plan.Object, x *object.Index) error {
+	for _, r := range c.view.ObjectRanges(o.ID) {
+		if _, ok := x.CheckpointOf(r.Stream); r.Checkpoint && !ok {
+			c.problem(api.Problem{Kind: "checkpoint", Object: o.Key(), Stream: int64(r.Stream), Text: fmt.Sprintf("stream %d: object %s should hold its checkpoint and has none", r.Stream, o.Key())})
+		}
+		if r.Start == r.End {
+			continue
+		}
+		if err := c.rangeOf(ctx, o, x, r); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // rangeOf checks that the object's blocks cover the range.
-func (c *check) rangeOf(ctx context.Context, s plan.Stream, r plan.Range) error {
-	o, ok := c.view.Object(r.Object)
-	if !ok {
-		c.problem(api.Problem{Kind: "missing", Stream: int64(s.ID), Text: fmt.Sprintf("stream %d names an object that the metadata does not have for [%d, %d)", s.ID, r.Start, r.End)})
-		return nil
+func (c *check) rangeOf(ctx context.Context, o plan.Object, x *object.Index, r plan.ObjectRange) error {
+	at := r.Start
+	if s, ok := c.view.Stream(r.Stream); ok {
+		at = max(at, s.Start)
 	}
-	x := c.index[r.Object]
-	if x == nil {
-		return nil // reported already
-	}
-	at := max(r.Start, s.Start)
-	for _, b := range x.BlocksFrom(s.ID, at) {
+	for _, b := range x.BlocksFrom(r.Stream, at) {
 		if b.Start > at || b.Start >= r.End {
 			break
 		}
@@ -139,7 +144,31 @@ func (c *check) rangeOf(ctx context.Context, s plan.Stream, r plan.Range) error 
 		at = b.End()
 	}
 	if at < r.End {
-		c.problem(api.Problem{Kind: "gap", Stream: int64(s.ID), Object: o.Key(), Text: fmt.Sprintf("stream %d: object %s should hold [%d, %d) and ends at %d", s.ID, o.Key(), r.Start, r.End, at)})
+		c.problem(api.Problem{Kind: "gap", Stream: int64(r.Stream), Object: o.Key(), Text: fmt.Sprintf("stream %d: object %s should hold [%d, %d) and ends at %d", r.Stream, o.Key(), r.Start, r.End, at)})
+	}
+	return nil
+}
+
+// logs checks the slots of logs that are not recovered, from the committed trim
+// on: recovery would stop at a bad one.
+func (c *check) logs(ctx context.Context) error {
+	for w := range c.view.WALs() {
+		if w.Recovered {
+			continue
+		}
+		for slot, err := range wal.Slots(ctx, c.node.deps.WALStore, w.ID, w.Trim, math.MaxInt64) {
+			if err != nil {
+				return fmt.Errorf("check: %w", err)
+			}
+			err = wal.CheckSlot(ctx, c.node.deps.WALStore, w.ID, slot, c.deep)
+			switch {
+			case err == nil, errors.Is(err, objstore.ErrNotExist): // deleted since: it was uploaded
+			case errors.Is(err, mink.ErrCorrupt):
+				c.problem(api.Problem{Kind: "corrupt", Object: slot.Key, Text: err.Error()})
+			default:
+				return fmt.Errorf("check: %w", err)
+			}
+		}
 	}
 	return nil
 }
@@ -167,15 +196,30 @@ func (c *check) block(ctx context.Context, o plan.Object, b object.BlockInfo) er
 // nothing names. The sweep removes them once they are old enough; until then
 // they are not problems, only when they are older than twice its age.
 func (c *check) orphans(ctx context.Context) error {
+	known := map[mink.NodeEpoch]map[string]bool{}
+	know := func(o plan.Object) {
+		if known[o.ID.Epoch] == nil {
+			known[o.ID.Epoch] = map[string]bool{}
+		}
+		known[o.ID.Epoch][o.Key()] = true
+	}
+	for o := range c.view.Objects() {
+		know(o)
+	}
+	for d := range c.view.Destroyed() {
+		know(d.Object)
+	}
 	for w := range c.view.WALs() {
 		if !w.Recovered {
 			continue
 		}
+		know(plan.Object{WAL: w.ID, ID: plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindTombstone, Seq: w.End}})
+		named := known[w.ID.Epoch]
 		for _, at := range []struct {
 			store  objstore.Store
 			prefix string
 		}{{c.node.deps.WALStore, plan.WALPrefix(w.ID)}, {c.node.deps.Objects, plan.DataPrefix(w.ID)}} {
-			if err := c.orphansBelow(ctx, w, at.store, at.prefix); err != nil {
+			if err := c.orphansBelow(ctx, named, at.store, at.prefix); err != nil {
 				return err
 			}
 		}
@@ -183,18 +227,7 @@ func (c *check) orphans(ctx context.Context) error {
 	return nil
 }
 
-func (c *check) orphansBelow(ctx context.Context, w plan.WAL, store objstore.Store, prefix string) error {
-	named := map[string]bool{plan.Key(w.ID, plan.KindTombstone, w.End): true}
-	for o := range c.view.Objects() {
-		if o.ID.Epoch == w.ID.Epoch {
-			named[o.Key()] = true
-		}
-	}
-	for d := range c.view.Destroyed() {
-		if d.Object.ID.Epoch == w.ID.Epoch {
-			named[d.Object.Key()] = true
-		}
-	}
+func (c *check) orphansBelow(ctx context.Context, named map[string]bool, store objstore.Store, prefix string) error {
 	old := 2 * c.node.cfg.Stream.OrphanAge
 	for after := ""; ; {
 		page, err := store.List(ctx, objstore.ListRequest{Prefix: prefix, StartAfter: after})
@@ -203,7 +236,7 @@ func (c *check) orphansBelow(ctx context.Context, w plan.WAL, store objstore.Sto
 		}
 		for _, o := range page.Objects {
 			after = o.Key
-			if !named[o.Key] && strings.HasPrefix(o.Key, prefix) && time.Since(o.Modified) > old {
+			if !named[o.Key] && time.Since(o.Modified) > old {
 				c.problem(api.Problem{Kind: "orphan", Object: o.Key, Text: fmt.Sprintf("object %s is named by nothing and was not swept", o.Key)})
 			}
 		}

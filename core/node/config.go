@@ -30,6 +30,10 @@ type Config struct {
 	// ReadyTimeout bounds how long CreateTable and EnsurePartition wait for the
 	// new buckets to open here. Default 5 s.
 	ReadyTimeout time.Duration
+	// RecoveryWait bounds how long WaitReady waits for the recovery of the node's
+	// earlier epochs; a log that is corrupt is not recovered before a person acts.
+	// Default 1 m.
+	RecoveryWait time.Duration
 	Stream       stream.Config
 }
 
@@ -39,7 +43,7 @@ func Default() Config {
 	return Config{
 		NodeID: 1, Version: "dev", FeatureLevel: 1,
 		LeaseTTL: 30 * time.Second, LogRetentionInterval: 5 * time.Minute,
-		OpensMax: 16, ReadyTimeout: 5 * time.Second,
+		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 	}
 }
 
@@ -50,8 +54,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: NodeID is %d, must be 1 or more: %w", c.NodeID, mink.ErrInvalid)
 	case c.LeaseTTL < time.Second:
 		return fmt.Errorf("node: LeaseTTL is %s, must be 1s or more: %w", c.LeaseTTL, mink.ErrInvalid)
-	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.FeatureLevel < 1:
-		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout and FeatureLevel must be positive: %w", mink.ErrInvalid)
+	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.RecoveryWait <= 0 || c.FeatureLevel < 1:
+		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -19,13 +20,18 @@ import (
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-var errUnusableStore = errors.New("the object store cannot hold a write-ahead log")
+// What no retry mends.
+var (
+	errUnusableStore = errors.New("the object store cannot hold a write-ahead log")
+	errCannotJoin    = errors.New("this node cannot join the cluster")
+)
 
 // incarnation is one node epoch: its engine and its buckets.
 type incarnation struct {
 	node      *Node
 	epoch     mink.NodeEpoch
 	nonce     uint64
+	since     time.Time // of its registration
 	engine    *stream.Engine
 	buckets   *buckets
 	heartbeat *loop.Loop
@@ -33,6 +39,9 @@ type incarnation struct {
 }
 
 func (n *Node) runIncarnation(ctx context.Context) error {
+	if err := n.checkReplaced(ctx); err != nil {
+		return err
+	}
 	if err := n.probe(ctx); err != nil {
 		return err
 	}
@@ -47,7 +56,37 @@ func (n *Node) runIncarnation(ctx context.Context) error {
 	n.logger.Info("registered", "epoch", inc.epoch, "nonce", fmt.Sprintf("%016x", inc.nonce))
 	err = inc.run(ctx)
 	n.setCurrent(nil)
+	if err == nil {
+		inc.resign(ctx)
+	}
 	return err
+}
+
+// checkReplaced answers ErrReplaced when another process has registered as this
+// node since this one last did. A process that was paused finds its log closed
+// before it has read why; registering anew would then end the process that
+// replaced it.
+func (n *Node) checkReplaced(ctx context.Context) error {
+	if n.last == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
+	defer cancel()
+	head, err := n.deps.Log.Head(ctx)
+	if err != nil {
+		return fmt.Errorf("look for another process with this node's id: %w", err)
+	}
+	if err := n.WaitApplied(ctx, head.Index); err != nil {
+		return fmt.Errorf("look for another process with this node's id: %w", err)
+	}
+	return n.replacedError(n.last)
+}
+
+func (n *Node) replacedError(epoch mink.NodeEpoch) error {
+	if now, ok := n.View().Node(n.cfg.NodeID); ok && now.Epoch > epoch {
+		return fmt.Errorf("node %d, epoch %d: %w (epoch %d); give each process a --node-id of its own", n.cfg.NodeID, epoch, ErrReplaced, now.Epoch)
+	}
+	return nil
 }
 
 // probe shows that the WAL's store does create-only writes before the node
@@ -79,10 +118,19 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 		FlightAddress: n.cfg.FlightAddress, KafkaAddress: n.cfg.KafkaAddress, HttpAddress: n.cfg.HTTPAddress,
 		Rack: n.cfg.Rack, FeatureLevel: n.cfg.FeatureLevel, Version: n.cfg.Version,
 	})
+	if errors.Is(err, mink.ErrFenced) {
+		if now, ok := n.View().Node(n.cfg.NodeID); ok && now.Nonce != nonce {
+			return nil, fmt.Errorf("register node %d: %w at the same time (epoch %d); give each process a --node-id of its own", n.cfg.NodeID, ErrReplaced, now.Epoch)
+		}
+	}
+	if errors.Is(err, mink.ErrUnsupported) || errors.Is(err, mink.ErrInvalid) {
+		err = fmt.Errorf("%w: %w", errCannotJoin, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("register node %d: %w", n.cfg.NodeID, err)
 	}
-	inc := &incarnation{node: n, epoch: epoch, nonce: nonce}
+	n.last = epoch
+	inc := &incarnation{node: n, epoch: epoch, nonce: nonce, since: time.Now()}
 	inc.engine, err = stream.New(n.cfg.Stream, stream.Deps{
 		Objects: n.deps.Objects, WALStore: n.deps.WALStore,
 		WAL:    plan.WALID{Node: n.cfg.NodeID, Epoch: epoch, Nonce: nonce},
@@ -91,7 +139,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 		Logger: n.logger.With("epoch", epoch),
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errCannotJoin, err)
 	}
 	inc.buckets = newBuckets(inc)
 	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
@@ -106,8 +154,15 @@ func randomNonce() (uint64, error) {
 }
 
 // run leads until ctx is done or the epoch ends. The engine drains before run
-// returns; tablets close last, so that what was admitted is answered.
+// returns, with heartbeats going on meanwhile; tablets close last, so that what
+// was admitted is answered.
 func (inc *incarnation) run(ctx context.Context) error {
+	beating, stopBeats := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBeats()
+	var beats errgroup.Group
+	inc.heartbeat.Trigger() // deletions elsewhere wait for this node's applied index
+	beats.Go(func() error { return inc.heartbeat.Run(beating) })
+
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := inc.engine.Run(gctx); err != nil {
@@ -118,19 +173,40 @@ func (inc *incarnation) run(ctx context.Context) error {
 		}
 		return nil
 	})
-	g.Go(func() error { return inc.buckets.reconcile(gctx) })
-	g.Go(func() error { return inc.heartbeat.Run(gctx) })
+	g.Go(func() error { return inc.buckets.run(gctx) })
 	g.Go(func() error { return inc.retention.Run(gctx) })
 	g.Go(func() error { return inc.watchSeal(gctx) })
 	err := g.Wait()
 	inc.buckets.closeAll()
+	stopBeats()
+	_ = beats.Wait() // a loop answers no error
 	return err
 }
+
+// resign seals the drained epoch: whoever holds the lease recovers what little
+// is in its log and gives its buckets away, without waiting for silence. Best
+// effort: a node that cannot say so is found silent.
+func (inc *incarnation) resign(ctx context.Context) {
+	n := inc.node
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(n.cfg.LeaseTTL/4, resignTimeout))
+	defer cancel()
+	_, err := n.one(ctx, &clusterpb.Command{Kind: &clusterpb.Command_SealNode{SealNode: &clusterpb.SealNode{
+		Epoch: int64(inc.epoch), Reason: "the node stopped",
+	}}})
+	if err != nil && !errors.Is(err, mink.ErrFenced) {
+		n.logger.Warn("the stopped epoch was not sealed; other nodes notice its silence", "epoch", inc.epoch, "error", err)
+	}
+}
+
+// resignTimeout bounds what a stopping node waits for the metadata log.
+const resignTimeout = 5 * time.Second
 
 // beat is one heartbeat. A refused one is not handled here: the seal shows in
 // the view, where watchSeal sees it with its reason.
 func (inc *incarnation) beat(ctx context.Context) error {
 	n := inc.node
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/4)
+	defer cancel()
 	head, err := n.deps.Log.Heartbeat(ctx, n.cfg.NodeID, inc.epoch, n.View().Index())
 	if errors.Is(err, mink.ErrFenced) {
 		return nil
@@ -138,8 +214,6 @@ func (inc *incarnation) beat(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("heartbeat: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
-	defer cancel()
 	return n.WaitApplied(ctx, head)
 }
 
@@ -149,10 +223,10 @@ func (inc *incarnation) watchSeal(ctx context.Context) error {
 	for {
 		view := n.View()
 		if w, ok := view.WAL(inc.epoch); ok && w.Sealed {
-			if other, ok := view.Node(n.cfg.NodeID); ok && other.Epoch > inc.epoch {
-				return fmt.Errorf("node %d, epoch %d: %w (epoch %d); give each process a --node-id of its own", n.cfg.NodeID, inc.epoch, ErrReplaced, other.Epoch)
+			if err := n.replacedError(inc.epoch); err != nil {
+				return err
 			}
-			return fmt.Errorf("node epoch %d was sealed: %w", inc.epoch, mink.ErrFenced)
+			return fmt.Errorf("node epoch %d was sealed (%s): %w", inc.epoch, view.SealReason(inc.epoch), mink.ErrFenced)
 		}
 		select {
 		case <-ctx.Done():

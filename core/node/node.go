@@ -40,6 +40,7 @@ type Node struct {
 	logger  *slog.Logger
 	writers writerBlock
 	started time.Time
+	last    mink.NodeEpoch // the newest one this process registered; Run's own
 
 	mu struct {
 		sync.Mutex
@@ -59,16 +60,17 @@ func New(cfg Config, deps Deps) (*Node, error) {
 }
 
 // Run registers and leads until ctx is done, then drains: what was admitted is
-// made durable and uploaded. It returns nil after an orderly end, ErrReplaced,
-// or an error that a restart does not mend.
+// made durable and uploaded, and the epoch is sealed, so that other nodes take
+// its buckets over at once. It returns nil after an orderly end, ErrReplaced, or
+// an error that a restart does not mend. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		began := time.Now()
 		err := n.runIncarnation(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return err
-		case errors.Is(err, ErrReplaced), errors.Is(err, errUnusableStore):
+		case ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())):
+			return nil
+		case ctx.Err() != nil, errors.Is(err, ErrReplaced), errors.Is(err, errUnusableStore), errors.Is(err, errCannotJoin):
 			return err
 		}
 		if time.Since(began) > n.cfg.LeaseTTL {
@@ -76,10 +78,12 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		wait := min(n.cfg.LeaseTTL, 200*time.Millisecond<<min(failures, 10))
 		n.logger.Error("node epoch ended; registering anew", "error", err, "in", wait)
+		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
+			t.Stop()
 			return nil
-		case <-time.After(wait):
+		case <-t.C:
 		}
 	}
 }
@@ -113,7 +117,8 @@ func (n *Node) incarnation() *incarnation {
 }
 
 // Log is the tablet of a bucket led here. Errors: mink.ErrNotExist,
-// *mink.NotLeaderError, mink.ErrUnavailable while it is opening.
+// *mink.NotLeaderError when another live node leads it, mink.ErrUnavailable while
+// it is opening or between two leaders, mink.ErrCorrupt when it cannot be opened.
 func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 	view := n.View()
 	id, ok := view.StreamOf(bucket)
@@ -124,16 +129,18 @@ func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 	if !ok {
 		return nil, fmt.Errorf("bucket %s: %w", bucket, mink.ErrNotExist)
 	}
-	inc := n.incarnation()
-	if inc == nil {
-		return nil, fmt.Errorf("bucket %s: this node is not registered at the moment: %w", bucket, mink.ErrUnavailable)
+	leader, ok := view.Node(s.Owner.Node)
+	switch {
+	case s.Owner.NodeEpoch == 0:
+		return nil, fmt.Errorf("bucket %s: nobody leads it at the moment: %w", bucket, mink.ErrUnavailable)
+	case !ok, leader.Epoch != s.Owner.NodeEpoch, leader.Sealed:
+		return nil, fmt.Errorf("bucket %s: its leader, node %d, has ended and another one is chosen: %w", bucket, s.Owner.Node, mink.ErrUnavailable)
+	case s.Owner.Node != n.cfg.NodeID:
+		return nil, &mink.NotLeaderError{Bucket: bucket, Leader: leader.ID, Address: leader.FlightAddress, Epoch: s.Owner.LeaderEpoch}
 	}
-	if s.Owner.Node != n.cfg.NodeID {
-		e := &mink.NotLeaderError{Bucket: bucket, Leader: s.Owner.Node, Epoch: s.Owner.LeaderEpoch}
-		if leader, ok := view.Node(s.Owner.Node); ok {
-			e.Address = leader.FlightAddress
-		}
-		return nil, e
+	inc := n.incarnation()
+	if inc == nil || inc.epoch != s.Owner.NodeEpoch {
+		return nil, fmt.Errorf("bucket %s: this node is not registered at the moment: %w", bucket, mink.ErrUnavailable)
 	}
 	t, err := inc.buckets.tablet(id, s.Owner.LeaderEpoch)
 	if err != nil {
@@ -145,41 +152,61 @@ func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 // Ready reports whether the node is registered and every bucket it leads is
 // open. The reason says what is missing.
 func (n *Node) Ready() (ok bool, reason string) {
+	reason, _ = n.missing()
+	return reason == "", reason
+}
+
+// missing says what readiness lacks, "" when nothing; comes reports that time
+// alone brings it.
+func (n *Node) missing() (reason string, comes bool) {
 	inc := n.incarnation()
 	if inc == nil {
-		return false, "not registered"
+		return "not registered", true
 	}
-	view := n.View()
-	for s := range view.Streams() {
+	for s := range n.View().Streams() {
 		if s.Owner.Node != n.cfg.NodeID {
 			continue
 		}
 		if s.Owner.NodeEpoch != inc.epoch {
-			return false, "recovering an earlier epoch of this node"
+			return fmt.Sprintf("recovering node epoch %d, an earlier one of this node", s.Owner.NodeEpoch), time.Since(inc.since) < n.cfg.RecoveryWait
 		}
-		if _, err := inc.buckets.tablet(s.ID, s.Owner.LeaderEpoch); err != nil {
-			return false, fmt.Sprintf("bucket %s: %v", s.Bucket, err)
+		if _, err := inc.buckets.tablet(s.ID, s.Owner.LeaderEpoch); err != nil && reason == "" {
+			reason = fmt.Sprintf("bucket %s: %v", s.Bucket, err)
+			if !errors.Is(err, mink.ErrCorrupt) {
+				return reason, true
+			}
 		}
 	}
-	return true, ""
+	return reason, false
 }
 
-// WaitReady waits until Ready, or ctx is done.
+// WaitReady waits until Ready, or until all that is still missing needs a person:
+// buckets that are corrupt, a recovery that takes longer than RecoveryWait. The
+// others must not wait for these. It fails when ctx is done.
 func (n *Node) WaitReady(ctx context.Context) error {
 	for {
 		n.mu.Lock()
 		changed := n.mu.changed
 		n.mu.Unlock()
-		ok, reason := n.Ready()
-		if ok {
+		view := n.View()
+		reason, comes := n.missing()
+		if reason == "" {
 			return nil
 		}
+		if !comes {
+			n.logger.Error("the node serves without some of its buckets", "missing", reason)
+			return nil
+		}
+		again := time.NewTimer(n.cfg.RecoveryWait)
 		select {
 		case <-ctx.Done():
+			again.Stop()
 			return fmt.Errorf("node is not ready: %s: %w", reason, context.Cause(ctx))
 		case <-changed:
-		case <-n.deps.Meta.Changed(n.View().Index()):
+		case <-n.deps.Meta.Changed(view.Index()):
+		case <-again.C:
 		}
+		again.Stop()
 	}
 }
 
