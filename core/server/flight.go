@@ -3,7 +3,16 @@ package server
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
+	"time"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // flightListener is the Flight edge as the assembly runs it.
@@ -13,11 +22,123 @@ type flightListener interface {
 	Close() error
 }
 
-type tempFlight struct{ net.Listener }
-
-func (t tempFlight) Run(ctx context.Context) error { <-ctx.Done(); return nil }
-
 func openFlight(ctx context.Context, cfg Config, b *backend, logger *slog.Logger) (flightListener, error) {
-	l, err := net.Listen("tcp", cfg.Listen)
-	return tempFlight{l}, err
+	c := flight.Default()
+	c.Listen, c.ClusterID, c.Version = cfg.Listen, cfg.ClusterID, Version
+	c.MessageBytesMax = int(cfg.MessageBytesMax)
+	s, err := flight.New(c, flightBackend{b}, nil, logger)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Open(ctx)
+}
+
+// flightBackend is the node behind the Flight listener.
+type flightBackend struct{ *backend }
+
+var _ flight.Backend = flightBackend{}
+
+func (b flightBackend) View() *cluster.State { return b.node().View() }
+
+func (b flightBackend) WaitApplied(ctx context.Context, index uint64) error {
+	return b.node().WaitApplied(ctx, index)
+}
+
+func (b flightBackend) Self() (mink.NodeID, mink.NodeEpoch) { return b.node().Self() }
+
+func (b flightBackend) Log(ref mink.BucketRef) (flight.Log, error) {
+	l, err := b.node().Log(ref)
+	if err != nil {
+		return nil, err
+	}
+	return flight.FromTablet(l), nil
+}
+
+func (b flightBackend) CreateDatabase(ctx context.Context, name string, ifNotExists bool) error {
+	return b.node().CreateDatabase(ctx, name, ifNotExists)
+}
+
+func (b flightBackend) DropDatabase(ctx context.Context, name string, ifExists, cascade bool) error {
+	return b.node().DropDatabase(ctx, name, ifExists, cascade)
+}
+
+func (b flightBackend) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error) {
+	return b.node().CreateTable(ctx, d, ifNotExists)
+}
+
+func (b flightBackend) DropTable(ctx context.Context, id mink.TableID, ifExists bool) error {
+	return b.node().DropTable(ctx, id, ifExists)
+}
+
+func (b flightBackend) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change, expected mink.SchemaID) (*cluster.Table, error) {
+	return b.node().AlterTable(ctx, id, changes, expected)
+}
+
+func (b flightBackend) CreatePartition(ctx context.Context, table mink.TableID, values []string, ifNotExists bool) (*cluster.Partition, error) {
+	return b.node().CreatePartition(ctx, table, values, ifNotExists)
+}
+
+func (b flightBackend) DropPartition(ctx context.Context, table mink.TableID, partition mink.PartitionID, ifExists bool) error {
+	return b.node().DropPartition(ctx, table, partition, ifExists)
+}
+
+func (b flightBackend) EnsurePartition(ctx context.Context, table mink.TableID, values []string) (*cluster.Partition, error) {
+	return b.node().EnsurePartition(ctx, table, values)
+}
+
+func (b flightBackend) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
+	return b.node().AllocateWriter(ctx)
+}
+
+func (b flightBackend) CommitProducer(ctx context.Context, c *clusterpb.CommitProducerOffsets) (int64, error) {
+	return b.node().CommitProducer(ctx, c)
+}
+
+func (b flightBackend) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
+	return b.node().Check(ctx, deep)
+}
+
+func (b flightBackend) Ready() (bool, string) { return b.node().Ready() }
+
+func (b flightBackend) Uptime() time.Duration { return b.parts.uptime() }
+
+func (b flightBackend) Settings() map[string]string { return b.parts.cfg.Redacted() }
+
+// Stats gathers the node's own figures, its buckets', its loops' and the metrics
+// that have no labels.
+func (b flightBackend) Stats() api.Stats {
+	s, view := b.node().Stats(), b.node().View()
+	out := api.Stats{Node: s.Node, Epoch: s.Epoch, AppliedIndex: s.Applied, Buckets: []api.BucketStats{}, Loops: []api.Loop{}, Figures: map[string]float64{}}
+	for _, e := range s.Buckets {
+		row := api.BucketStats{
+			Bucket: e.Bucket, LeaderEpoch: e.LeaderEpoch, LogStart: e.LogStart, HighWatermark: e.HighWatermark, LogEnd: e.LogEnd, Error: e.Error,
+		}
+		if t, ok := view.Table(e.Bucket.Table); ok {
+			row.Table = t.Descriptor.Name()
+		}
+		if l, err := b.node().Log(e.Bucket); err == nil {
+			row.Quarantined = l.Stats().Quarantined
+		}
+		out.Buckets = append(out.Buckets, row)
+	}
+	for _, l := range b.parts.loops() {
+		out.Loops = append(out.Loops, api.Loop{
+			Name: l.Name, IntervalMs: l.Interval.Milliseconds(), LastMs: millis(l.LastEnd), NextMs: millis(l.Next),
+			Runs: l.Runs, Failures: l.Failures, LastError: l.LastError,
+		})
+	}
+	for _, f := range b.parts.figures() {
+		if len(f.Labels) == 0 && !math.IsNaN(f.Value) && !math.IsInf(f.Value, 0) { // JSON has no word for those
+			out.Figures[f.Name] = f.Value
+		}
+	}
+	return out
+}
+
+// millis is 0 for a time that has not come.
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }

@@ -66,9 +66,12 @@ type AppendResult struct {
 }
 
 // PutResult is the app_metadata of each PutResult of a table-addressed DoPut:
-// what became of one batch. Such writes are at-least-once.
+// what became of one batch, or of several when the client is slow to read the
+// results: then First and Last of a bucket enclose its rows, and other rows may
+// lie between. Such writes are at-least-once.
 type PutResult struct {
 	Rows    int64          `json:"rows"`
+	Batches int64          `json:"batches"`
 	Buckets []BucketResult `json:"buckets"`
 }
 
@@ -79,7 +82,7 @@ type BucketResult struct {
 	First  mink.Offset    `json:"first_offset"`
 	Last   mink.Offset    `json:"last_offset"`
 	Error  string         `json:"error,omitempty"` // this bucket's rows were not written, or may have been
-	Code   string         `json:"code,omitempty"`  // gRPC code name of the error
+	Code   string         `json:"code,omitempty"`  // reason of the error, a Reason constant
 }
 
 // Ticket is what DoGet takes; GetFlightInfo hands them out and clients may

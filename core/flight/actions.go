@@ -1,0 +1,91 @@
+package flight
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// action is one of DoAction's.
+type action struct {
+	name string
+	doc  string // body -> answer: what it does
+	run  func(ctx context.Context, body []byte) (any, error)
+}
+
+// nothing is the body or the answer without fields.
+type nothing struct{}
+
+// taking makes an action's run of a function of its decoded body.
+func taking[B any](name string, run func(context.Context, B) (any, error)) func(context.Context, []byte) (any, error) {
+	return func(ctx context.Context, body []byte) (any, error) {
+		var b B
+		if err := decodeBody(name, body, &b); err != nil {
+			return nil, err
+		}
+		return run(ctx, b)
+	}
+}
+
+func entry[B any](name, doc string, run func(context.Context, B) (any, error)) action {
+	return action{name, doc, taking(name, run)}
+}
+
+// actionTable lists every action; ListActions and docs/flight.md are made of it.
+func (s *service) actionTable() []action {
+	return []action{
+		entry(api.ActionCreateDatabase, "Named -> {}: create a database", s.createDatabase),
+		entry(api.ActionDropDatabase, "Named -> {}: drop a database; cascade: with its tables", s.dropDatabase),
+		entry(api.ActionListDatabases, "{} -> Databases", s.listDatabases),
+		entry(api.ActionCreateTable, "CreateTable -> Table: create a table from a descriptor", s.createTable),
+		entry(api.ActionDropTable, "Named -> {}: drop a table and its rows", s.dropTable),
+		entry(api.ActionAlterTable, "AlterTable -> Table: apply changes in order, all or none", s.alterTable),
+		entry(api.ActionDescribeTable, "Named -> Table", s.describeTable),
+		entry(api.ActionListTables, "Named -> Tables: of one database, or all with an empty name", s.listTables),
+		entry(api.ActionCreatePartition, "PartitionRequest -> Partition", s.createPartition),
+		entry(api.ActionDropPartition, "PartitionRequest -> {}: drop a partition and its rows", s.dropPartition),
+		entry(api.ActionListPartitions, "Named -> Partitions: with the leaders of their buckets", s.listPartitions),
+		entry(api.ActionInitWriter, "{} -> Writer: a fresh writer id for idempotent appends", s.initWriter),
+		entry(api.ActionListOffsets, "ListOffsets -> Offsets: one position in every bucket", s.listOffsets),
+		entry(api.ActionCommitProducer, "Producer -> Producer: store a named producer's position", s.commitProducer),
+		entry(api.ActionGetProducer, "Named -> Producer: read it back", s.getProducer),
+		entry(api.ActionDescribeCluster, "{} -> Cluster", s.describeCluster),
+		entry(api.ActionGetConfig, "{} -> Config: of the answering node, secrets hidden", s.getConfig),
+		entry(api.ActionNodeStats, "{} -> Stats: of the answering node", s.nodeStats),
+		entry(api.ActionHealth, "{} -> Health: of the answering node", s.health),
+		entry(api.ActionCheck, "CheckRequest -> CheckReport: compare metadata and object store", s.check),
+	}
+}
+
+// ListActions lists what DoAction knows.
+func (s *service) ListActions(_ *flight.Empty, stream flight.FlightService_ListActionsServer) error {
+	for _, a := range s.actions {
+		if err := stream.Send(&flight.ActionType{Type: a.name, Description: a.doc}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DoAction runs one action and answers one JSON body.
+func (s *service) DoAction(r *flight.Action, stream flight.FlightService_DoActionServer) error {
+	for _, a := range s.actions {
+		if a.name != r.GetType() {
+			continue
+		}
+		out, err := a.run(stream.Context(), r.GetBody())
+		if err != nil {
+			return err
+		}
+		return stream.Send(&flight.Result{Body: api.JSON(out)})
+	}
+	names := make([]string, len(s.actions))
+	for i, a := range s.actions {
+		names[i] = a.name
+	}
+	return fmt.Errorf("action %.100q: %w%s", r.GetType(), mink.ErrUnsupported, suggest(r.GetType(), names))
+}

@@ -1,0 +1,99 @@
+package flight
+
+import (
+	"context"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/record/arrowipc"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// Backend is what the listener needs of the node. Safe for concurrent use.
+// Calls that change something return when this node has applied the change.
+type Backend interface {
+	// View is the metadata that this node has applied; it never blocks.
+	View() *cluster.State
+	WaitApplied(ctx context.Context, index uint64) error
+	Self() (mink.NodeID, mink.NodeEpoch)
+	// Log is the open log of a bucket that this node leads. Errors:
+	// *mink.NotLeaderError, mink.ErrUnavailable while it opens, mink.ErrNotExist.
+	Log(mink.BucketRef) (Log, error)
+
+	CreateDatabase(ctx context.Context, name string, ifNotExists bool) error
+	DropDatabase(ctx context.Context, name string, ifExists, cascade bool) error
+	CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error)
+	DropTable(ctx context.Context, id mink.TableID, ifExists bool) error
+	AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change, expected mink.SchemaID) (*cluster.Table, error)
+	CreatePartition(ctx context.Context, table mink.TableID, values []string, ifNotExists bool) (*cluster.Partition, error)
+	DropPartition(ctx context.Context, table mink.TableID, partition mink.PartitionID, ifExists bool) error
+	// EnsurePartition answers the partition and creates it when it is missing.
+	EnsurePartition(ctx context.Context, table mink.TableID, values []string) (*cluster.Partition, error)
+
+	// AllocateWriter answers a writer id that nobody else ever gets.
+	AllocateWriter(ctx context.Context) (mink.WriterID, error)
+	CommitProducer(ctx context.Context, c *clusterpb.CommitProducerOffsets) (version int64, err error)
+
+	Check(ctx context.Context, deep bool) (api.CheckReport, error)
+	Ready() (ok bool, reason string)
+	Uptime() time.Duration
+	Stats() api.Stats
+	// Settings is the configuration in effect, secrets hidden.
+	Settings() map[string]string
+}
+
+// Log is the part of a log tablet that the listener uses; FromTablet makes one
+// of *tablet.Log, where each method is documented.
+type Log interface {
+	AppendArrow(a tablet.ArrowAppend) (Pending, error)
+	Read(ctx context.Context, r tablet.ReadRequest) (tablet.ReadResult, error)
+	Rows(b record.Batch, columns []int) (arrow.RecordBatch, error)
+	Message(b record.Batch, columns []int) (arrowipc.Cut, error)
+	LogStart() mink.Offset
+	HighWatermark() mink.Offset
+	Changed() <-chan struct{}
+	OffsetForTimestamp(ctx context.Context, ms int64, kind tablet.TimestampKind) (tablet.TimestampResult, bool, error)
+	Stats() tablet.Stats
+}
+
+// Pending is an append on its way to the store.
+type Pending interface {
+	Done() <-chan struct{} // closed once the outcome is known
+	Result() (tablet.AppendResult, error)
+}
+
+type tabletLog struct{ *tablet.Log }
+
+func (l tabletLog) AppendArrow(a tablet.ArrowAppend) (Pending, error) {
+	p, err := l.Log.AppendArrow(a)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// FromTablet makes a Log of a log tablet.
+func FromTablet(l *tablet.Log) Log { return tabletLog{l} }
+
+// Metrics receives what happens; all calls are cheap and concurrent.
+type Metrics interface {
+	// Call is one ended call: its Flight method, its gRPC code, how long it ran.
+	Call(method, code string, took time.Duration)
+	// Calls adds to the calls that run.
+	Calls(delta int)
+	// RecordBytes counts bytes of batches.
+	RecordBytes(appended, sent int)
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Call(string, string, time.Duration) {}
+func (noMetrics) Calls(int)                          {}
+func (noMetrics) RecordBytes(int, int)               {}

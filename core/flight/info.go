@@ -1,0 +1,218 @@
+package flight
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// ListFlights lists tables, of the database that the criteria name, else of all.
+// Endpoints come with GetFlightInfo.
+func (s *service) ListFlights(c *flight.Criteria, stream flight.FlightService_ListFlightsServer) error {
+	view := s.backend.View()
+	only := string(c.GetExpression())
+	if _, ok := view.Database(only); only != "" && !ok {
+		return fmt.Errorf("list flights: the criteria are a database's name: database %.200q %w", only, mink.ErrNotExist)
+	}
+	for d := range view.Databases() {
+		if only != "" && d.Name != only {
+			continue
+		}
+		for t := range view.Tables(d.Name) {
+			info := s.infoOf(t, schemaResult(t.Schemas[len(t.Schemas)-1].Arrow()))
+			info.TotalRecords, info.TotalBytes = s.estimate(view, t)
+			if err := stream.Send(info); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *service) infoOf(t *cluster.Table, schema []byte) *flight.FlightInfo {
+	return &flight.FlightInfo{
+		Schema:           schema,
+		FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{t.Descriptor.Database, t.Descriptor.Table}},
+		TotalRecords:     -1, TotalBytes: -1,
+	}
+}
+
+// estimate sums a table's rows and bytes; -1: a bucket is led elsewhere.
+func (s *service) estimate(view *cluster.State, t *cluster.Table) (rows, bytes int64) {
+	for p := range view.Partitions(t.ID) {
+		for i := range p.Streams {
+			log, err := s.backend.Log(mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)})
+			if err != nil {
+				return -1, -1
+			}
+			from, hw := log.LogStart(), log.HighWatermark()
+			rows += int64(hw - from)
+			bytes += share(log, from, hw)
+		}
+	}
+	return rows, bytes
+}
+
+// share estimates the bytes of an offset range by its part of the whole log.
+func share(log Log, from, until mink.Offset) int64 {
+	if until <= from {
+		return 0
+	}
+	all, hw := log.Stats().LogBytes, log.HighWatermark()
+	return int64(float64(all) * float64(until-from) / float64(max(hw, 1)))
+}
+
+// GetSchema answers the schema of a table, or of its columns that a command names.
+func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*flight.SchemaResult, error) {
+	c, t, err := s.readCommand(d)
+	if err != nil {
+		return nil, err
+	}
+	target, err := projection(t.Schemas[len(t.Schemas)-1], c.Columns)
+	if err != nil {
+		return nil, err
+	}
+	return &flight.SchemaResult{Schema: schemaResult(target.Arrow())}, nil
+}
+
+func (s *service) readCommand(d *flight.FlightDescriptor) (api.Command, *cluster.Table, error) {
+	c, t, err := command(s.backend.View(), d)
+	if err == nil && c.Append != nil {
+		err = fmt.Errorf("%w: command descriptor: append belongs to DoPut", mink.ErrInvalid)
+	}
+	return c, t, err
+}
+
+// GetFlightInfo answers where a table's rows are: an endpoint per bucket, with a
+// ticket that reads up to the high watermark of now however often it is used.
+func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	c, t, err := s.readCommand(d)
+	if err != nil {
+		return nil, err
+	}
+	if err := logTable(t); err != nil {
+		return nil, err
+	}
+	from, err := parsePosition(c.From)
+	if err != nil {
+		return nil, fmt.Errorf("command descriptor: from: %w", err)
+	}
+	view := s.backend.View()
+	target, err := projection(t.Schemas[len(t.Schemas)-1], c.Columns)
+	if err != nil {
+		return nil, err
+	}
+	partitions, err := partitionsOf(view, t, c.Partition)
+	if err != nil {
+		return nil, err
+	}
+	info := s.infoOf(t, schemaResult(target.Arrow()))
+	info.FlightDescriptor = d
+	info.TotalRecords, info.TotalBytes = 0, 0
+	for _, p := range partitions {
+		for i := range p.Streams {
+			b := mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)}
+			if err := s.endpoint(ctx, view, info, b, p.Values, c.Columns, from); err != nil {
+				return nil, fmt.Errorf("flight info of table %s: %w", t.Descriptor.Name(), err)
+			}
+		}
+	}
+	return info, nil
+}
+
+// endpoint adds a bucket. One that is led elsewhere has an estimate of nothing,
+// and its position only when the metadata knows it.
+func (s *service) endpoint(ctx context.Context, view *cluster.State, info *flight.FlightInfo, b mink.BucketRef, values, columns []string, from position) error {
+	scan := api.Scan{Bucket: b, Columns: columns}
+	log, err := s.backend.Log(b)
+	if err == nil {
+		hw := log.HighWatermark()
+		if scan.From, err = resolve(ctx, log, from); err != nil {
+			return err
+		}
+		scan.Until = &hw
+		if info.TotalRecords >= 0 {
+			info.TotalRecords += int64(max(hw-scan.From, 0))
+			info.TotalBytes += share(log, scan.From, hw)
+		}
+		scan.From = min(scan.From, hw)
+	} else {
+		id, _ := view.StreamOf(b)
+		st, ok := view.Stream(id)
+		switch {
+		case !ok:
+			return err
+		case from.kind == atEarliest:
+			scan.From = st.Start
+		case from.kind == atOffset:
+			scan.From = mink.Offset(from.value)
+		default:
+			return err // only the leader knows
+		}
+		info.TotalRecords, info.TotalBytes = -1, -1
+	}
+	info.Endpoint = append(info.Endpoint, &flight.FlightEndpoint{
+		Ticket:      &flight.Ticket{Ticket: api.JSON(api.Ticket{Scan: &scan})},
+		Location:    location(leaderOf(view, b)),
+		AppMetadata: api.JSON(api.BucketOffset{Bucket: b, Offset: scan.From, Values: values}),
+	})
+	return nil
+}
+
+// resolve finds a position in a log; what lies past the end is the high watermark.
+func resolve(ctx context.Context, log Log, at position) (mink.Offset, error) {
+	switch at.kind {
+	case atEarliest:
+		return log.LogStart(), nil
+	case atLatest:
+		return log.HighWatermark(), nil
+	case atOffset:
+		return mink.Offset(at.value), nil
+	}
+	found, ok, err := log.OffsetForTimestamp(ctx, at.value, tablet.ByCommit)
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		return log.HighWatermark(), nil
+	}
+	return found.Offset, nil
+}
+
+// leaderOf is a bucket and who leads it, as the view knows it.
+func leaderOf(view *cluster.State, b mink.BucketRef) api.Bucket {
+	out := api.Bucket{Bucket: b}
+	id, ok := view.StreamOf(b)
+	if !ok {
+		return out
+	}
+	st, ok := view.Stream(id)
+	if !ok {
+		return out
+	}
+	out.Leader, out.LeaderEpoch = st.Owner.Node, st.Owner.LeaderEpoch
+	if n, ok := view.Node(st.Owner.Node); ok {
+		out.Address = n.FlightAddress
+	}
+	return out
+}
+
+// location is the leader's, for clients that follow locations; none when it is
+// not known: then the same service is asked.
+func location(b api.Bucket) []*flight.Location {
+	if b.Address == "" {
+		return nil
+	}
+	uri := b.Address
+	if !strings.Contains(uri, "://") {
+		uri = "grpc://" + uri
+	}
+	return []*flight.Location{{Uri: uri}}
+}

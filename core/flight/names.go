@@ -1,0 +1,201 @@
+package flight
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// tableNamed finds "database.table". Names may hold dots themselves: the first
+// dot that makes two known names counts.
+func tableNamed(view *cluster.State, name string) (*cluster.Table, error) {
+	database := ""
+	for i := range len(name) {
+		if name[i] != '.' {
+			continue
+		}
+		if t, ok := view.TableByName(name[:i], name[i+1:]); ok {
+			return t, nil
+		}
+		if _, ok := view.Database(name[:i]); ok && database == "" {
+			database = name[:i]
+		}
+	}
+	switch first, _, dotted := strings.Cut(name, "."); {
+	case !dotted:
+		return nil, fmt.Errorf("%w: table %.200q: want database.table", mink.ErrInvalid, name)
+	case database == "":
+		return nil, fmt.Errorf("table %.400s: database %.200q %w", name, first, mink.ErrNotExist)
+	}
+	var known []string
+	for t := range view.Tables(database) {
+		known = append(known, t.Descriptor.Name())
+		if len(known) == 1000 {
+			break
+		}
+	}
+	return nil, fmt.Errorf("table %.400s %w%s", name, mink.ErrNotExist, near(name, known))
+}
+
+// near is suggest for names that are there, silent when none is near.
+func near(name string, known []string) string {
+	if s := suggest(name, known); strings.HasPrefix(s, "; did") {
+		return s
+	}
+	return ""
+}
+
+// tableAt finds the table of a path: [database, table], or one element with a dot.
+func tableAt(view *cluster.State, path []string) (*cluster.Table, error) {
+	switch len(path) {
+	case 1:
+		return tableNamed(view, path[0])
+	case 2:
+		if t, ok := view.TableByName(path[0], path[1]); ok {
+			return t, nil
+		}
+		return nil, fmt.Errorf("table %.200s.%.200s %w", path[0], path[1], mink.ErrNotExist)
+	default:
+		return nil, fmt.Errorf("%w: a path of %d elements: want [database, table]", mink.ErrInvalid, len(path))
+	}
+}
+
+// command reads a descriptor: a path stands for {"table": ...} alone.
+func command(view *cluster.State, d *flight.FlightDescriptor) (api.Command, *cluster.Table, error) {
+	var c api.Command
+	switch d.GetType() {
+	case flight.DescriptorPATH:
+		t, err := tableAt(view, d.GetPath())
+		return c, t, err
+	case flight.DescriptorCMD:
+		if err := decodeBody("command descriptor", d.GetCmd(), &c); err != nil {
+			return c, nil, err
+		}
+	default:
+		return c, nil, fmt.Errorf("%w: a descriptor is a path [database, table] or a command in JSON", mink.ErrInvalid)
+	}
+	if c.Append != nil {
+		if c.Table != "" || c.Mode != "" || len(c.Columns) > 0 || c.From != "" || len(c.Partition) > 0 || c.Filter != "" {
+			return c, nil, fmt.Errorf("%w: command descriptor: append stands alone", mink.ErrInvalid)
+		}
+		return c, nil, nil
+	}
+	switch {
+	case c.Table == "":
+		return c, nil, fmt.Errorf(`%w: command descriptor: field "table" is missing, want {"table":"database.table"}`, mink.ErrInvalid)
+	case c.Filter != "":
+		return c, nil, fmt.Errorf("command descriptor: filter: %w", mink.ErrUnsupported)
+	case c.Mode == "snapshot" || c.Mode == "union" || c.Mode == "lake":
+		return c, nil, fmt.Errorf("command descriptor: mode %q: %w", c.Mode, mink.ErrUnsupported)
+	case c.Mode != "" && c.Mode != "log":
+		return c, nil, fmt.Errorf("%w: command descriptor: mode %.40q, want log", mink.ErrInvalid, c.Mode)
+	}
+	t, err := tableNamed(view, c.Table)
+	return c, t, err
+}
+
+// projection answers the columns by name, in the order asked for; all of them
+// when none is named.
+func projection(s *schema.Schema, columns []string) (*schema.Schema, error) {
+	if len(columns) == 0 {
+		return s, nil
+	}
+	if len(columns) > len(s.Columns) {
+		return nil, fmt.Errorf("%w: %d columns of a table that has %d", mink.ErrInvalid, len(columns), len(s.Columns))
+	}
+	out := &schema.Schema{ID: s.ID}
+	for _, name := range columns {
+		c, ok := s.Column(name)
+		if !ok {
+			known := make([]string, len(s.Columns))
+			for i, c := range s.Columns {
+				known[i] = c.Name
+			}
+			return nil, fmt.Errorf("%w: the table has no column %.200q%s", mink.ErrInvalid, name, suggest(name, known))
+		}
+		if out.Index(name) >= 0 {
+			return nil, fmt.Errorf("%w: column %q occurs twice", mink.ErrInvalid, name)
+		}
+		out.Columns = append(out.Columns, c)
+	}
+	return out, nil
+}
+
+// partitionsOf lists a table's partitions, or the one with the values.
+func partitionsOf(view *cluster.State, t *cluster.Table, values []string) ([]*cluster.Partition, error) {
+	if len(values) > 0 {
+		p, err := partitionNamed(view, t, values)
+		if err != nil {
+			return nil, err
+		}
+		return []*cluster.Partition{p}, nil
+	}
+	var out []*cluster.Partition
+	for p := range view.Partitions(t.ID) {
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func partitionNamed(view *cluster.State, t *cluster.Table, values []string) (*cluster.Partition, error) {
+	keys := t.Descriptor.PartitionKeys
+	if len(keys) == 0 && len(values) == 0 {
+		for p := range view.Partitions(t.ID) {
+			return p, nil
+		}
+	}
+	if len(values) != len(keys) {
+		return nil, fmt.Errorf("%w: table %s has %d partition keys %v, got %d values", mink.ErrInvalid, t.Descriptor.Name(), len(keys), keys, len(values))
+	}
+	p, ok := view.PartitionByValues(t.ID, values)
+	if !ok {
+		return nil, fmt.Errorf("partition %.400q of table %s %w", values, t.Descriptor.Name(), mink.ErrNotExist)
+	}
+	return p, nil
+}
+
+// position is where a read starts.
+type position struct {
+	kind  positionKind
+	value int64 // of an offset, or ms
+}
+
+type positionKind uint8
+
+const (
+	atEarliest positionKind = iota
+	atLatest
+	atOffset
+	atTimestamp
+)
+
+// parsePosition reads "earliest", "latest", an offset, RFC 3339 or "123ms"; ""
+// is earliest.
+func parsePosition(text string) (position, error) {
+	switch text {
+	case "", "earliest":
+		return position{kind: atEarliest}, nil
+	case "latest":
+		return position{kind: atLatest}, nil
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
+		return position{atOffset, n}, nil
+	}
+	if ms, ok := strings.CutSuffix(text, "ms"); ok {
+		if n, err := strconv.ParseInt(ms, 10, 64); err == nil && n >= 0 {
+			return position{atTimestamp, n}, nil
+		}
+	}
+	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return position{atTimestamp, at.UnixMilli()}, nil
+	}
+	return position{}, fmt.Errorf(`%w: position %.100q: want "earliest", "latest", an offset, or a timestamp such as 2026-01-31T07:05:00Z or 1700000000000ms`, mink.ErrInvalid, text)
+}

@@ -1,0 +1,128 @@
+package flight
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/flight"
+
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// unit is one batch of a DoPut on its way.
+type unit interface {
+	// append hands over what was not yet. mink.ErrThrottled: call it again later.
+	append(ctx context.Context) error
+	// pending is closed when there may be news; nil: the outcome is known.
+	pending() <-chan struct{}
+	// answer acknowledges; an error ends the stream.
+	answer() error
+}
+
+// throttlePause is how long an append that was refused for load waits.
+const throttlePause = 20 * time.Millisecond
+
+// pump moves a stream's batches: in order, some at a time, each answered once it
+// is durable. After a failure what was appended before is answered still.
+//
+//	in -> prepare -> append (waits while the engine is overloaded) -> queue -> answer
+type pump struct {
+	service *service
+	in      <-chan received
+	prepare func(context.Context, *flight.FlightData) (unit, error) // nil unit: nothing to do
+
+	queue  []unit
+	held   unit // prepared, refused for load
+	since  time.Time
+	retry  *time.Timer
+	closed bool // no further batch is taken
+	failed error
+}
+
+func (p *pump) run(ctx context.Context) error {
+	p.retry = time.NewTimer(time.Hour)
+	defer p.retry.Stop()
+	stopping := p.service.stopping
+	for {
+		for len(p.queue) > 0 && p.queue[0].pending() == nil {
+			if err := p.queue[0].answer(); err != nil {
+				return err
+			}
+			p.queue[0] = nil
+			p.queue = p.queue[1:]
+		}
+		if p.closed && p.held == nil && len(p.queue) == 0 {
+			return p.failed
+		}
+		var front <-chan struct{}
+		if len(p.queue) > 0 {
+			front = p.queue[0].pending()
+		}
+		select {
+		case m := <-p.input():
+			p.take(ctx, m)
+		case <-front:
+		case <-p.retry.C:
+			p.append(ctx)
+		case <-stopping:
+			stopping = nil
+			p.end(errStopping)
+			p.held = nil // was not appended
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// input is where to take the next batch from; nil: not now.
+func (p *pump) input() <-chan received {
+	if p.closed || p.held != nil || len(p.queue) >= p.service.cfg.InFlightMax {
+		return nil
+	}
+	return p.in
+}
+
+func (p *pump) take(ctx context.Context, m received) {
+	if m.err != nil {
+		if errors.Is(m.err, io.EOF) {
+			m.err = nil
+		}
+		p.end(m.err)
+		return
+	}
+	u, err := p.prepare(ctx, m.data)
+	if err != nil {
+		p.end(err)
+		return
+	}
+	if u != nil {
+		p.held, p.since = u, time.Now()
+		p.append(ctx)
+	}
+}
+
+// append tries the held batch.
+func (p *pump) append(ctx context.Context) {
+	if p.held == nil {
+		return
+	}
+	err := p.held.append(ctx)
+	switch {
+	case err == nil:
+		p.queue = append(p.queue, p.held)
+		p.held = nil
+	case errors.Is(err, mink.ErrThrottled) && time.Since(p.since) < p.service.cfg.ThrottleWait:
+		p.retry.Reset(throttlePause)
+	default:
+		p.held = nil
+		p.end(err)
+	}
+}
+
+func (p *pump) end(err error) {
+	if !p.closed {
+		p.closed, p.failed = true, err
+	}
+}
