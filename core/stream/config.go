@@ -125,7 +125,7 @@ func (c Config) Validate() error {
 		{"ReadaheadMin", c.ReadaheadMin > 0}, {"ReadaheadMax", c.ReadaheadMax >= c.ReadaheadMin}, {"ReadaheadBudget", c.ReadaheadBudget >= 0},
 		{"WALUploadInterval", c.WALUploadInterval > 0}, {"UploadBytes", c.UploadBytes > 0}, {"StreamObjectBytes", c.StreamObjectBytes > 0},
 		{"CompactInterval", c.CompactInterval > 0}, {"CompactReadBytes", c.CompactReadBytes > 0},
-		{"Compaction", c.Compaction.Inputs >= 2 && c.Compaction.Tiers >= 2 && c.Compaction.InputsMax >= c.Compaction.Inputs && c.Compaction.ObjectBytes > 0},
+		{"Compaction", c.Compaction.Inputs >= 2 && c.Compaction.Tiers >= 2 && c.Compaction.InputsMax >= c.Compaction.Inputs && c.Compaction.BytesMax > 0 && c.Compaction.ObjectBytes > 0},
 		{"CleanInterval", c.CleanInterval > 0}, {"DestroyGrace", c.DestroyGrace >= 0}, {"ReadTimeout", c.ReadTimeout > 0},
 		{"SweepInterval", c.SweepInterval > 0}, {"OrphanAge", c.OrphanAge >= 0},
 		{"RetryMin", c.RetryMin > 0}, {"RetryMax", c.RetryMax >= c.RetryMin}, {"DrainTimeout", c.DrainTimeout >= 0},

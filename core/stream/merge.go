@@ -21,7 +21,8 @@ import (
 //
 // What must be in the outputs is said by the metadata's ranges, never by the
 // sources' indexes: an offset of a range that no frame holds is corruption, and
-// ends the merge. Memory: one buffer per source, and the output being made.
+// ends the merge. Memory: one buffer per source that is being read (of a run, one
+// object at a time), the indexes, and the output being made.
 type merger struct {
 	engine  *Engine
 	view    View
@@ -268,6 +269,9 @@ func (in *input) block(ctx context.Context, b *object.BlockInfo) ([]byte, error)
 	if err != nil {
 		return nil, in.wrong(b.Stream, b.Start, err)
 	}
+	if b.Pos == in.index.Blocks[len(in.index.Blocks)-1].Pos {
+		in.blocks = window{} // a run of many objects holds one buffer at a time
+	}
 	return raw, nil
 }
 
@@ -279,6 +283,9 @@ func (in *input) checkpoint(ctx context.Context, v plan.Stream) ([]byte, error) 
 	raw, err := in.read(ctx, &in.checkpoints, info.Pos, int64(info.Len), in.object.IndexPos)
 	if err != nil {
 		return nil, in.wrong(v.ID, v.CheckEnd, err)
+	}
+	if last := in.index.Checkpoints[len(in.index.Checkpoints)-1]; info.Pos == last.Pos {
+		in.checkpoints = window{}
 	}
 	data, err := object.DecodeCheckpoint(info, raw)
 	if err != nil {

@@ -117,7 +117,7 @@ func (s *Stream) readCold(ctx context.Context, req ReadRequest, res ReadResult, 
 	if req.From < view.Start { // trimmed since
 		return res, &mink.OutOfRangeError{Asked: req.From, Start: view.Start, End: res.HighWatermark}
 	}
-	cur := s.reads.at(req.From, s.engine.cfg)
+	cur, window := s.reads.at(req.From, s.engine.cfg)
 	left := req.MaxBytes
 	for res.Next < begins {
 		i, found := view.Find(res.Next)
@@ -132,7 +132,7 @@ func (s *Stream) readCold(ctx context.Context, req ReadRequest, res ReadResult, 
 			res.Next = next
 			continue
 		}
-		full, err := s.readRange(ctx, view.Ranges[i], req.Cached, cur, &res, &left)
+		full, err := s.readRange(ctx, view.Ranges[i], req.Cached, window, &res, &left)
 		if err != nil {
 			if len(res.Frames) > 0 && !errors.Is(err, mink.ErrCorrupt) {
 				break // what is there is good; the next read meets the error
@@ -162,7 +162,7 @@ func skipGap(v plan.Stream, at mink.Offset) (mink.Offset, bool) {
 
 // readRange appends frames of one range from res.Next on; full says that the
 // request has its bytes.
-func (s *Stream) readRange(ctx context.Context, r plan.Range, cachedOnly bool, cur *cursor, res *ReadResult, left *int) (full bool, err error) {
+func (s *Stream) readRange(ctx context.Context, r plan.Range, cachedOnly bool, window int64, res *ReadResult, left *int) (full bool, err error) {
 	e := s.engine
 	src, err := e.openSource(ctx, r.Object, cachedOnly)
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Stream) readRange(ctx context.Context, r plan.Range, cachedOnly bool, c
 		if *left <= 0 && len(res.Frames) > 0 {
 			return true, nil
 		}
-		frames, err := e.block(ctx, src, blocks[k:], r.End, cachedOnly, cur.window)
+		frames, err := e.block(ctx, src, blocks[k:], r.End, cachedOnly, window)
 		if err != nil {
 			return false, err
 		}

@@ -18,7 +18,7 @@ const (
 
 // cursor is one sequential cold reader, known by where it will go on.
 type cursor struct {
-	next   mink.Offset
+	next   mink.Offset // -1 while a read is under way
 	ahead  mink.Offset // fetched ahead up to here
 	window int64
 	busy   bool // a readahead runs
@@ -30,26 +30,25 @@ type cursors struct {
 	list []*cursor // least recently used first
 }
 
-// at answers the cursor that goes on at the offset, with its window doubled, or
-// a new one.
-func (c *cursors) at(from mink.Offset, cfg Config) *cursor {
+// at answers the cursor that goes on at the offset, or a new one, and how much
+// its reader may fetch at a time: twice as much as the last time.
+func (c *cursors) at(from mink.Offset, cfg Config) (cur *cursor, window int64) {
 	c.Lock()
 	defer c.Unlock()
 	for i, cur := range c.list {
 		if cur.next == from {
-			cur.window = min(cur.window*2, cfg.ReadaheadMax)
+			cur.next, cur.window = -1, min(cur.window*2, cfg.ReadaheadMax)
 			copy(c.list[i:], c.list[i+1:])
 			c.list[len(c.list)-1] = cur
-			return cur
+			return cur, cur.window
 		}
 	}
-	cur := &cursor{next: from, ahead: from, window: cfg.ReadaheadMin / 2}
-	cur.window = max(cur.window, 1)
+	cur = &cursor{next: -1, ahead: from, window: max(cfg.ReadaheadMin/2, 1)}
 	if len(c.list) == cursorsMax {
 		c.list = append(c.list[:0], c.list[1:]...)
 	}
 	c.list = append(c.list, cur)
-	return cur
+	return cur, cur.window
 }
 
 func (c *cursors) advance(cur *cursor, next mink.Offset) {

@@ -14,13 +14,14 @@ type CompactionPolicy struct {
 	Bytes       int64 // tier 0: bytes that make a merge
 	AgeMs       int64 // tier 0: age of the oldest that makes a merge
 	Tiers       uint8 // number of tiers; runs of the last one merge among themselves
-	InputsMax   int   // most objects of one merge: its memory is one buffer each
+	InputsMax   int   // most objects of one merge; two runs are merged whatever they have
+	BytesMax    int64 // tier 0: bytes at which a merge takes no more inputs: it is all or nothing
 	ObjectBytes int64 // size at which outputs are cut; bigger ones are not merged per stream
 }
 
 // DefaultCompaction is the design's: 8 runs of tier t make one of t+1, 4 tiers.
 func DefaultCompaction() CompactionPolicy {
-	return CompactionPolicy{Inputs: 8, Bytes: 256 << 20, AgeMs: 10 * 60 * 1000, Tiers: 4, InputsMax: 64, ObjectBytes: 128 << 20}
+	return CompactionPolicy{Inputs: 8, Bytes: 256 << 20, AgeMs: 10 * 60 * 1000, Tiers: 4, InputsMax: 64, BytesMax: 2 << 30, ObjectBytes: 128 << 20}
 }
 
 // Job is one merge: the objects to read and the tier of what it makes.
@@ -64,7 +65,7 @@ func planTierZero(p CompactionPolicy, objects []Object, nowMs int64) (Job, bool)
 		if count++; count == 1 {
 			oldest = o.CreatedMs
 		}
-		if len(job.Sources) < p.InputsMax {
+		if len(job.Sources) < 2 || len(job.Sources) < p.InputsMax && size+o.Size <= p.BytesMax {
 			job.Sources = append(job.Sources, o.ID)
 			size += o.Size
 			wal = wal || o.ID.Kind == KindWAL

@@ -405,6 +405,10 @@ func TestPlanCompaction(t *testing.T) {
 	one := func(plan.ObjectID) (mink.StreamID, bool) { return 3, true }
 	big := make0(2, plan.KindStreamSet, 0, each)
 	big[0].Size, big[1].Size = 200<<20, 60<<20
+	huge := make0(9, plan.KindStreamSet, 0, each)
+	for i := range huge {
+		huge[i].Size = 600 << 20
+	}
 	for _, tc := range []struct {
 		name    string
 		objects []plan.Object
@@ -421,6 +425,7 @@ func TestPlanCompaction(t *testing.T) {
 		{"one old slot is taken over", make0(1, plan.KindWAL, 0, each), 10 * 60 * 1000, noStream, 1, 1},
 		{"a young slot waits", make0(1, plan.KindWAL, 0, each), 1000, noStream, 0, 0},
 		{"fan-in is bounded", make0(500, plan.KindWAL, 0, each), 1000, noStream, 64, 1},
+		{"bytes of one merge are bounded", huge, 1000, noStream, 3, 1},
 		{"eight objects of one run", make0(8, plan.KindStreamSet, 1, at(5)), 1 << 40, noStream, 0, 0},
 		{"eight runs", make0(8, plan.KindStreamSet, 1, each), 100, noStream, 8, 2},
 		{"last tier merges with itself", make0(9, plan.KindStreamSet, 3, each), 100, noStream, 8, 3},

@@ -1,0 +1,95 @@
+package stream_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// Failures 7 and 9: late PUTs and the sweep.
+func TestSweepAfterRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		n := w.start(1)
+		s := n.open(1)
+		w.put(s, 1, ckptFrame)
+		// An upload that was written and never committed, and a late slot.
+		n.meta.inject(func(op string) (error, error) { return errCrash, nil })
+		if err := n.UploadNow(t.Context()); err == nil {
+			t.Fatal("committed without metadata")
+		}
+		w.put(s, 1, ckptFrame)
+		n.crash()
+		c := w.recover(n.id)
+		late := plan.Key(n.id, plan.KindWAL, c.End+5)
+		put := func(key string) {
+			t.Helper()
+			if _, err := w.mem.Put(t.Context(), objstore.PutRequest{Key: key, Chunks: [][]byte{{1}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(late)
+		orphans := len(w.keys("data/"))
+		if orphans == 0 {
+			t.Fatal("no orphan")
+		}
+		b := w.start(2)
+		s = b.open(1)
+		if err := b.SweepNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(w.keys("data/")) != orphans {
+			t.Fatal("a young orphan was deleted")
+		}
+		time.Sleep(3 * time.Hour)
+		if got := w.keys("data/" + n.id.String()); len(got) != 0 {
+			t.Fatalf("orphans left: %v", got)
+		}
+		put(late) // again, after the sweep
+		put(plan.Key(n.id, plan.KindWAL, 0))
+		time.Sleep(3 * time.Hour)
+		want := []string{plan.Key(n.id, plan.KindWAL, c.End)}
+		if got := w.keys("wal/" + n.id.String()); !slices.Equal(got, want) {
+			t.Fatalf("slots %v, want the tombstone %v only", got, want)
+		}
+		w.check(s)
+		w.put(s, 1, ckptFrame)
+		w.check(b.reopen(s))
+		if err := b.stop(); err != nil {
+			t.Fatal(err)
+		}
+		w.valid()
+	})
+}
+
+// Deletion waits for every live node to have applied the destroy.
+func TestDeletionWaitsForLaggingNodes(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, n *node) {
+		s := n.open(1)
+		for range 9 {
+			w.put(s, 1, ckptFrame)
+			if err := n.UploadNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.meta.Lag(w.meta.State().Index)
+		n.compactAll()
+		time.Sleep(time.Hour)
+		if len(w.meta.State().Gone) == 0 {
+			t.Fatal("deleted though a node may still read the objects")
+		}
+		w.meta.Lag(0)
+		time.Sleep(time.Minute)
+		if len(w.meta.State().Gone) == 0 {
+			t.Fatal("deleted within the read timeout")
+		}
+		time.Sleep(3 * time.Minute)
+		if len(w.meta.State().Gone) != 0 {
+			t.Fatal("not deleted")
+		}
+	})
+}
