@@ -57,6 +57,9 @@ func (c Config) Validate() error {
 	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.RecoveryWait <= 0 || c.FeatureLevel < 1:
 		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
 	}
+	if err := c.Stream.Validate(); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
 	return nil
 }
 

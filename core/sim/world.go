@@ -1,0 +1,407 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mink-project/mink/core/builtin/memstore"
+	"github.com/mink-project/mink/core/coordinator"
+	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/faultlog"
+	"github.com/mink-project/mink/core/metalog/memlog"
+	"github.com/mink-project/mink/core/node"
+	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// Config of a world. Start from Default, or Quiet for one without faults.
+type Config struct {
+	Seed    uint64
+	Latency fault.Latency // of the store
+	// Chaos is the probability of each fault of a store call; writes land up to
+	// LateMax after their sender was told that nothing is known.
+	Chaos   float64
+	LateMax time.Duration
+	// MetaFaults is the share of the metadata database's calls that fail.
+	MetaFaults float64
+	PageMax    int // of listings
+	LeaseTTL   time.Duration
+	// Node and Coordinator change the configuration of every process.
+	Node        func(*node.Config)
+	Coordinator func(*coordinator.Config)
+	// Store and Log stand between the processes and the world: mutations.
+	Store  func(objstore.Store) objstore.Store
+	Log    func(metalog.Log) metalog.Log
+	Logger *slog.Logger
+}
+
+// Quiet is a world in which nothing fails, with the limits of a small one.
+func Quiet(seed uint64) Config {
+	return Config{
+		Seed: seed, PageMax: 7, LeaseTTL: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Latency: fault.S3Like(), LateMax: 8 * time.Second,
+	}
+}
+
+// Default is a world in which everything fails now and then.
+func Default(seed uint64) Config {
+	c := Quiet(seed)
+	c.Chaos, c.MetaFaults = 0.01, 0.03
+	return c
+}
+
+// World is what processes come and go in. All methods are for the test's
+// goroutine, which must be in a synctest bubble.
+type World struct {
+	cfg     Config
+	tb      testing.TB
+	rng     *rand.Rand
+	objects *memstore.Store
+	log     *memlog.Log
+	landing sync.WaitGroup
+
+	stalled stall // of the metadata database
+
+	mu struct {
+		sync.Mutex
+		processes []*Process // that were started, also dead ones
+		seeds     uint64
+		broken    []string // invariants that did not hold
+	}
+}
+
+// NewWorld makes an empty world. Close it before the bubble ends.
+func NewWorld(tb testing.TB, cfg Config) *World {
+	w := &World{cfg: cfg, tb: tb, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
+	w.objects = memstore.New(memstore.Config{PageMax: 1000})
+	w.log = memlog.New()
+	return w
+}
+
+// Objects is the object store, as it is.
+func (w *World) Objects() *memstore.Store { return w.objects }
+
+// Log is the metadata log, as it is.
+func (w *World) Log() *memlog.Log { return w.log }
+
+// Broken records that an invariant does not hold.
+func (w *World) Broken(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.mu.broken) < 20 {
+		w.mu.broken = append(w.mu.broken, fmt.Sprintf(format, args...))
+	}
+}
+
+// Violations are the invariants that did not hold so far.
+func (w *World) Violations() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.mu.broken)
+}
+
+// Close crashes what still runs and waits until nothing is on its way.
+func (w *World) Close() {
+	for _, p := range w.Processes() {
+		p.Crash()
+	}
+	w.mu.Lock()
+	all := slices.Clone(w.mu.processes)
+	w.mu.Unlock()
+	for _, p := range all {
+		<-p.done
+	}
+	w.landing.Wait()
+	for _, p := range all {
+		p.Faults.WaitLate()
+		_ = p.Faults.Close() // shared: closes nothing
+		_ = p.metaFaults.Close()
+	}
+}
+
+// stall makes calls fail with Stalled while it is on.
+type stall struct {
+	sync.Mutex
+	on bool
+}
+
+// StallMetadata makes every call of the metadata database hang until the
+// caller gives up, while on.
+func (w *World) StallMetadata(on bool) {
+	w.stalled.Lock()
+	defer w.stalled.Unlock()
+	w.stalled.on = on
+}
+
+func (w *World) seed() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.seeds++
+	return w.cfg.Seed*1_000_003 + w.mu.seeds
+}
+
+// Process is one operating system process that runs a node.
+type Process struct {
+	ID     mink.NodeID
+	Faults *fault.Store // its store, for more faults
+
+	world      *World
+	metaFaults *faultlog.Log
+	gate       *gate
+	stop       context.CancelFunc
+	crash      context.CancelFunc
+	done       chan struct{} // closed when it is gone
+
+	mu struct {
+		sync.Mutex
+		node        *node.Node // nil until it has read the metadata
+		coordinator *coordinator.Coordinator
+		replica     *metalog.Replica
+		err         error // how it ended
+	}
+}
+
+// Start starts a process of a node; it returns at once.
+func (w *World) Start(id mink.NodeID) *Process {
+	seed := w.seed()
+	p := &Process{ID: id, world: w, gate: newGate(seed, w.cfg.LateMax, &w.landing), done: make(chan struct{})}
+	rules := []fault.Rule{{Ops: fault.Put, Probability: 0.01, Do: fault.DelayBy(w.cfg.LateMax / 4)}}
+	if w.cfg.Chaos > 0 {
+		rules = append(rules, fault.Chaos(w.cfg.Chaos, w.cfg.LateMax)...)
+	} else {
+		rules = nil
+	}
+	p.Faults = fault.New(w.objects, fault.Config{Seed: seed, Latency: w.cfg.Latency, PageMax: w.cfg.PageMax, Rules: rules, Shared: true})
+	p.metaFaults = faultlog.New(unclosed{w.log}, faultlog.Config{Plan: w.metaPlan(seed), LateBy: w.cfg.LateMax / 4})
+	hard, crash := context.WithCancel(context.Background())
+	soft, stop := context.WithCancel(hard)
+	p.stop, p.crash = stop, crash
+	w.mu.Lock()
+	w.mu.processes = append(w.mu.processes, p)
+	w.mu.Unlock()
+	go func() {
+		defer close(p.done)
+		defer crash()
+		err := p.run(hard, soft)
+		if err != nil && soft.Err() == nil && !errors.Is(err, node.ErrReplaced) {
+			w.Broken("the process of node %d ended by itself: %v", id, err)
+		}
+		p.mu.Lock()
+		p.mu.err = err
+		p.mu.Unlock()
+		p.gate.kill()
+	}()
+	return p
+}
+
+// unclosed is a log that its users cannot close.
+type unclosed struct{ metalog.Log }
+
+func (unclosed) Close() error { return nil }
+
+func (w *World) metaPlan(seed uint64) func(faultlog.Op) faultlog.Fault {
+	random := faultlog.Random(seed, w.cfg.MetaFaults, faultlog.Refused, faultlog.LostResponse, faultlog.LostResponse, faultlog.Disconnected, faultlog.Late)
+	return func(op faultlog.Op) faultlog.Fault {
+		w.stalled.Lock()
+		defer w.stalled.Unlock()
+		if w.stalled.on {
+			return faultlog.Stalled
+		}
+		return random(op)
+	}
+}
+
+// run is what core/server does, without listeners. hard ends at a crash, soft
+// also when the process is asked to stop.
+func (p *Process) run(hard, soft context.Context) error {
+	store := objstore.Store(p.Faults)
+	if wrap := p.world.cfg.Store; wrap != nil {
+		store = wrap(store)
+	}
+	store = &gatedStore{store, p.gate}
+	log := metalog.Log(p.metaFaults)
+	if wrap := p.world.cfg.Log; wrap != nil {
+		log = wrap(log)
+	}
+	log = &gatedLog{log, p.gate}
+	if err := p.build(soft, store, log); err != nil {
+		return err
+	}
+	inner, stopInner := context.WithCancel(hard)
+	defer stopInner()
+	middle, stopMiddle := context.WithCancel(soft)
+	defer stopMiddle()
+	var in, mid sync.WaitGroup
+	var errs [3]error
+	in.Go(func() {
+		defer stopMiddle()
+		errs[0] = p.mu.replica.Run(inner)
+	})
+	mid.Go(func() {
+		defer stopMiddle()
+		errs[1] = p.mu.node.Run(middle)
+	})
+	mid.Go(func() { errs[2] = p.mu.coordinator.Run(middle) })
+	mid.Wait()
+	stopInner()
+	in.Wait()
+	return errors.Join(errs[:]...)
+}
+
+func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.Log) error {
+	w := p.world
+	logger := w.cfg.Logger.With("process", p.ID)
+	mcfg := metalog.Default()
+	mcfg.PollInterval, mcfg.AppendTimeout = time.Second, 2*time.Second
+	var replica *metalog.Replica
+	for {
+		var err error
+		if replica, err = metalog.Open(ctx, log, mcfg, logger); err == nil {
+			break
+		}
+		if ctx.Err() != nil || !errors.Is(err, mink.ErrUnavailable) && !errors.Is(err, mink.ErrUnknownOutcome) && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		select { // as a supervisor starts a process again
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	ncfg := node.Default()
+	ncfg.NodeID, ncfg.LeaseTTL, ncfg.LogRetentionInterval = p.ID, w.cfg.LeaseTTL, 2*time.Second
+	ncfg.FlightAddress = fmt.Sprintf("node-%d:8815", p.ID)
+	ncfg.Stream = smallStream(store.Capabilities(), w.cfg.LeaseTTL)
+	if w.cfg.Node != nil {
+		w.cfg.Node(&ncfg)
+	}
+	var c *coordinator.Coordinator
+	n, err := node.New(ncfg, node.Deps{Meta: replica, Log: log, Objects: store, WALStore: store, Registered: func() { c.Wake() }, Logger: logger})
+	if err != nil {
+		return err
+	}
+	ccfg := coordinator.Default()
+	ccfg.LeaseTTL, ccfg.Tick, ccfg.SnapshotInterval, ccfg.SnapshotEntries = w.cfg.LeaseTTL, w.cfg.LeaseTTL/6, 5*time.Second, 50
+	ccfg.WALWindow = ncfg.Stream.WALWindow
+	if w.cfg.Coordinator != nil {
+		w.cfg.Coordinator(&ccfg)
+	}
+	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: n.Self, Logger: logger}); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.node, p.mu.coordinator, p.mu.replica = n, c, replica
+	return nil
+}
+
+// smallStream does in seconds what a node does in hours.
+func smallStream(caps objstore.Capabilities, ttl time.Duration) stream.Config {
+	c := stream.Default(caps, 64<<20)
+	c.WALWindow, c.WALGiveUpAfter = 3, 2*ttl
+	c.WALBatchInterval = 20 * time.Millisecond
+	c.WALUploadInterval, c.CompactInterval, c.CleanInterval, c.SweepInterval = time.Second, 2*time.Second, time.Second, 4*time.Second
+	c.DestroyGrace, c.ReadTimeout, c.OrphanAge = 3*time.Second, 2*time.Second, 10*time.Second
+	c.Compaction = plan.DefaultCompaction()
+	c.Compaction.Inputs, c.Compaction.AgeMs, c.Compaction.Tiers, c.Compaction.ObjectBytes = 3, 8000, 3, 16<<10
+	c.StreamObjectBytes = 4 << 10
+	c.RetryMin, c.RetryMax, c.DrainTimeout = 50*time.Millisecond, time.Second, 2*time.Second
+	return c
+}
+
+// Node is nil until the process has read the metadata.
+func (p *Process) Node() *node.Node {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.node
+}
+
+// Coordinator is nil until the process has read the metadata.
+func (p *Process) Coordinator() *coordinator.Coordinator {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.coordinator
+}
+
+// Crash kills the process now: nothing that it does afterwards is seen, though
+// its requests may still be carried out. What is left of it ends by itself.
+func (p *Process) Crash() {
+	p.gate.kill()
+	p.crash()
+}
+
+// Pause makes the process stand still in every call of store and database.
+func (p *Process) Pause() { p.gate.pause() }
+
+// Resume lets it go on.
+func (p *Process) Resume() { p.gate.resume() }
+
+// Paused reports that it stands still.
+func (p *Process) Paused() bool { return p.gate.isPaused() }
+
+// Dead is closed by its crash or its end.
+func (p *Process) Dead() <-chan struct{} { return p.gate.dead }
+
+// Stop asks for an orderly end and waits for it.
+func (p *Process) Stop() error {
+	p.stop()
+	return p.Wait()
+}
+
+// Wait waits until the process has ended and answers how.
+func (p *Process) Wait() error {
+	<-p.done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.err
+}
+
+// Running reports that it has neither ended nor crashed.
+func (p *Process) Running() bool {
+	select {
+	case <-p.gate.dead:
+		return false
+	default:
+		return true
+	}
+}
+
+// Processes are those that run, paused ones too, oldest first.
+func (w *World) Processes() []*Process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.mu.processes), func(p *Process) bool { return !p.Running() })
+}
+
+// WaitReady waits until the process serves everything that its node leads.
+func (p *Process) WaitReady(ctx context.Context) error {
+	for p.Node() == nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.gate.dead:
+			return errDead
+		case <-time.After(time.Millisecond):
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.gate.dead:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	return p.Node().WaitReady(ctx)
+}
