@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -79,14 +80,38 @@ func newNode(t *testing.T, flags ...string) *node {
 	return n
 }
 
+// taken are the ports that this process handed out.
+var taken struct {
+	sync.Mutex
+	ports map[int]bool
+}
+
+// freeAddress answers an address that no one listens on, below the ports that
+// the kernel gives to outgoing connections: a node that is down for a moment
+// finds its own port free again.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	taken.Lock()
+	defer taken.Unlock()
+	if taken.ports == nil {
+		taken.ports = map[int]bool{}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	for range 1000 {
+		port := 12000 + rand.IntN(18000)
+		if taken.ports[port] {
+			continue
+		}
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		taken.ports[port] = true
+		return address
+	}
+	t.Fatal("no free port")
+	return ""
 }
 
 func (n *node) command(extra ...string) *exec.Cmd {

@@ -50,13 +50,16 @@ type Config struct {
 	LogRetentionInterval     units.Duration `koanf:"log_retention_interval" doc:"How often leaders trim their buckets by log_ttl and log_max_bytes."`
 	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
 
-	WALUploadInterval units.Duration `koanf:"wal_upload_interval" doc:"How often write-ahead objects are gathered into stream objects."`
-	WALBatchInterval  units.Duration `koanf:"wal_batch_interval" doc:"Shortest time between two write-ahead objects under load: bounds requests, which are the bill. 0: by the store, 5ms on a local directory, 200ms in a cloud."`
-	WALBatchBytes     units.Size     `koanf:"wal_batch_bytes" doc:"A write-ahead object of this size is sent without waiting."`
-	WALIdleWait       units.Duration `koanf:"wal_idle_wait" doc:"How long a lone append waits for company. 0: by the store, at once on a local directory, 5ms in a cloud."`
-	ObjectGrace       units.Duration `koanf:"object_grace" doc:"How long an object that nothing names any more stays on the store before it is deleted."`
-	LogCacheBytes     units.Size     `koanf:"log_cache_bytes" doc:"Memory for the newest records of every bucket. 0: a quarter of the memory limit, at most 1GiB."`
-	BlockCacheBytes   units.Size     `koanf:"block_cache_bytes" doc:"Memory for blocks read back from the object store. 0: an eighth of the memory limit, at most 512MiB."`
+	WALUploadInterval     units.Duration `koanf:"wal_upload_interval" doc:"How often write-ahead objects are gathered into stream objects."`
+	WALBatchInterval      units.Duration `koanf:"wal_batch_interval" doc:"Shortest time between two write-ahead objects under load: bounds requests, which are the bill. 0: by the store, 5ms on a local directory, 200ms in a cloud."`
+	WALBatchBytes         units.Size     `koanf:"wal_batch_bytes" doc:"A write-ahead object of this size is sent without waiting."`
+	WALIdleWait           units.Duration `koanf:"wal_idle_wait" doc:"How long a lone append waits for company. 0: by the store, at once on a local directory, 5ms in a cloud."`
+	ObjectGrace           units.Duration `koanf:"object_grace" doc:"How long an object that nothing names any more stays on the store before it is deleted."`
+	CompactionInterval    units.Duration `koanf:"compaction_interval" doc:"How often small stream objects are looked for that are worth merging."`
+	ObjectCleanupInterval units.Duration `koanf:"object_cleanup_interval" doc:"How often objects that nothing names any more, and whose grace is over, are deleted."`
+	OrphanAge             units.Duration `koanf:"orphan_age" doc:"Age at which an object that a killed node left behind unnamed is deleted; also how often such are looked for."`
+	LogCacheBytes         units.Size     `koanf:"log_cache_bytes" doc:"Memory for the newest records of every bucket. 0: a quarter of the memory limit, at most 1GiB."`
+	BlockCacheBytes       units.Size     `koanf:"block_cache_bytes" doc:"Memory for blocks read back from the object store. 0: an eighth of the memory limit, at most 512MiB."`
 
 	KafkaDatabase     string     `koanf:"kafka_database" doc:"Database whose tables are Kafka topics under their bare names."`
 	AutoCreateTopics  bool       `koanf:"auto_create_topics" doc:"Create a topic when a Kafka client asks for its metadata and allows it."`
@@ -74,6 +77,7 @@ func DefaultConfig() Config {
 		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
 		ProducerOffsetsTTL: dur(24 * time.Hour), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
+		CompactionInterval: dur(time.Minute), ObjectCleanupInterval: dur(30 * time.Second), OrphanAge: dur(time.Hour),
 		KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
 		MessageBytesMax: 64 << 20,
 	}
@@ -209,6 +213,9 @@ func (c Config) Validate() error {
 		{"log_retention_interval", c.LogRetentionInterval, 100 * time.Millisecond},
 		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
 		{"wal_upload_interval", c.WALUploadInterval, 10 * time.Millisecond},
+		{"compaction_interval", c.CompactionInterval, 100 * time.Millisecond},
+		{"object_cleanup_interval", c.ObjectCleanupInterval, 100 * time.Millisecond},
+		{"orphan_age", c.OrphanAge, time.Second},
 	} {
 		if time.Duration(d.v) < d.min {
 			fail("%s is %s; it must be at least %s", d.key, d.v, d.min)

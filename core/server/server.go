@@ -170,6 +170,10 @@ func (p *parts) streamConfig() (stream.Config, error) {
 	c.WALBulkBytesMax = max(c.WALBulkBytesMax, c.WALBatchBytes)
 	c.WALGiveUpAfter = 2 * time.Duration(p.cfg.LeaseTTL)
 	c.DestroyGrace = time.Duration(p.cfg.ObjectGrace)
+	c.CompactInterval = time.Duration(p.cfg.CompactionInterval)
+	c.CleanInterval = time.Duration(p.cfg.ObjectCleanupInterval)
+	c.OrphanAge = time.Duration(p.cfg.OrphanAge)
+	c.SweepInterval = c.OrphanAge
 	if p.cfg.WALBatchInterval > 0 {
 		c.WALBatchInterval = time.Duration(p.cfg.WALBatchInterval)
 	}
