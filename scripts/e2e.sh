@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # End-to-end tests: real node processes, real clients. `scripts/e2e.sh chaos`
-# runs ROUNDS random SIGKILLs under load instead. Needs kcat and python3; makes
+# runs ROUNDS random SIGKILLs under load instead (MINK_TEST_CHAOS_SEED to repeat
+# a run). Needs kcat and python3; makes
 # a Python environment of its own under .cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -127,8 +127,25 @@ func (n *node) command(extra ...string) *exec.Cmd {
 // start runs the process and waits for its ready line.
 func (n *node) start() {
 	n.t.Helper()
+	ready := n.launch()
+	select {
+	case _, ok := <-ready:
+		if !ok {
+			n.t.Fatalf("the node ended before it was ready:\n%s", n.stderr)
+		}
+	case <-time.After(60 * time.Second):
+		n.t.Fatalf("the node was not ready within a minute:\n%s", n.stderr)
+	}
+}
+
+// launch runs the process. The channel has its ready line, and is closed when
+// the process ends.
+func (n *node) launch() <-chan string {
+	n.t.Helper()
 	n.cmd = n.command()
-	n.stderr = &tail{}
+	if n.stderr == nil {
+		n.stderr = &tail{}
+	}
 	n.cmd.Stderr = n.stderr
 	out, err := n.cmd.StdoutPipe()
 	if err != nil {
@@ -153,15 +170,7 @@ func (n *node) start() {
 		exited <- cmd.Wait()
 		close(ready)
 	}(n.cmd, n.exited)
-	select {
-	case line, ok := <-ready:
-		if !ok {
-			n.t.Fatalf("the node ended before it was ready:\n%s", n.stderr)
-		}
-		_ = line
-	case <-time.After(60 * time.Second):
-		n.t.Fatalf("the node was not ready within a minute:\n%s", n.stderr)
-	}
+	return ready
 }
 
 // kill is kill -9.

@@ -194,8 +194,13 @@ func (c *check) block(ctx context.Context, o plan.Object, b object.BlockInfo) er
 
 // orphans looks below the prefixes of epochs that are over for objects that
 // nothing names. The sweep removes them once they are old enough; until then
-// they are not problems, only when they are older than twice its age.
+// they are not problems, only when they are older than twice its age. A process
+// that has not run for two sweeps has yet to remove what fell due while no node
+// was up: it reports none.
 func (c *check) orphans(ctx context.Context) error {
+	if c.node.Uptime() < 2*c.node.cfg.Stream.SweepInterval {
+		return nil
+	}
 	known := map[mink.NodeEpoch]map[string]bool{}
 	know := func(o plan.Object) {
 		if known[o.ID.Epoch] == nil {
