@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/record"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/routing"
@@ -32,8 +33,13 @@ type tablePut struct {
 	checker *arrowipc.Checker
 	decoder *arrowipc.Decoder
 	router  *routing.Router
+	limit   int // bytes of a stored batch; larger ones are written in parts
 	results *results
 }
+
+// storedBytesMax bounds what one table-addressed batch is stored as, below the
+// engine's own limit; a table's max.message.bytes may be lower.
+const storedBytesMax = 8 << 20
 
 func (s *service) appendTable(ctx context.Context, t *cluster.Table, header []byte, in <-chan received, send func(*flight.PutResult) error) error {
 	if err := logTable(t); err != nil {
@@ -68,7 +74,15 @@ func (s *service) newTablePut(t *cluster.Table, as *arrow.Schema) (*tablePut, er
 		checker: arrowipc.NewChecker(arrowipc.DefaultMaxBytes), decoder: arrowipc.NewDecoder(arrowipc.DefaultMaxBytes),
 	}
 	p.arrow = p.schema.Arrow()
-	var err error
+	o, err := t.Descriptor.ParsedOptions()
+	if err != nil {
+		return nil, err
+	}
+	p.limit = storedBytesMax
+	if o.MaxMessageBytes > 0 {
+		p.limit = min(p.limit, o.MaxMessageBytes)
+	}
+	p.limit -= record.HeaderSize + 8 // and padding
 	if p.match, err = p.schema.MatchArrow(as); err != nil {
 		return nil, err
 	}
@@ -121,7 +135,8 @@ func (t *tablePut) prepare(ctx context.Context, m *flight.FlightData) (unit, err
 	}
 	turn := t.service.turn.Add(1) - 1
 	d := t.table.Descriptor
-	if t.match.Same && len(d.PartitionKeys) == 0 && len(d.BucketKeys) == 0 {
+	asSent := t.match.Same && len(m.DataHeader)+len(m.DataBody) <= t.limit
+	if asSent && len(d.PartitionKeys) == 0 && len(d.BucketKeys) == 0 {
 		part := routing.Part{Bucket: int32(turn % uint32(d.BucketCount))}
 		return u, u.add(ctx, part, info.Rows, m.DataHeader, m.DataBody)
 	}
@@ -143,17 +158,37 @@ func (t *tablePut) prepare(ctx context.Context, m *flight.FlightData) (unit, err
 		return nil, fmt.Errorf("put into table %s: a batch touches %d buckets, at most %d are written at once; sort or split it: %w", d.Name(), len(parts), t.service.cfg.PartsMax, mink.ErrTooLarge)
 	}
 	for _, p := range parts {
-		header, body := m.DataHeader, m.DataBody
-		if !t.match.Same || len(parts) > 1 {
-			if header, body, err = arrowipc.Encode(p.Rows); err != nil {
-				return nil, err
-			}
+		if asSent && len(parts) == 1 {
+			err = u.add(ctx, p, info.Rows, m.DataHeader, m.DataBody)
+		} else {
+			err = u.encode(ctx, p, p.Rows)
 		}
-		if err := u.add(ctx, p, p.Rows.NumRows(), header, body); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
 	return u, nil
+}
+
+// encode adds rows of a part, in halves when they are too large for one batch.
+func (u *putUnit) encode(ctx context.Context, p routing.Part, rows arrow.RecordBatch) error {
+	header, body, err := arrowipc.Encode(rows)
+	if err != nil {
+		return err
+	}
+	n := rows.NumRows()
+	if n < 2 || len(header)+len(body) <= u.of.limit {
+		return u.add(ctx, p, n, header, body)
+	}
+	for _, half := range [][2]int64{{0, n / 2}, {n / 2, n}} {
+		part := rows.NewSlice(half[0], half[1])
+		err := u.encode(ctx, p, part)
+		part.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rows decodes a batch to the table's columns in the table's order.
@@ -242,11 +277,11 @@ func (u *putUnit) pending() <-chan struct{} {
 // answer reports every bucket; the stream ends with the first bucket's error, so
 // that a client that reads no results notices.
 func (u *putUnit) answer() error {
-	out := api.PutResult{Rows: u.rows, Batches: 1, Buckets: make([]api.BucketResult, len(u.parts))}
+	out := api.PutResult{Rows: u.rows, Batches: 1, Buckets: []api.BucketResult{}}
 	var failed error
 	for i := range u.parts {
-		part, b := &u.parts[i], &out.Buckets[i]
-		b.Bucket, b.Rows, b.First, b.Last = part.bucket, part.rows, -1, -1
+		part := &u.parts[i]
+		b := api.BucketResult{Bucket: part.bucket, Rows: part.rows, First: -1, Last: -1}
 		err := part.err
 		if err == nil {
 			var res tablet.AppendResult
@@ -260,6 +295,7 @@ func (u *putUnit) answer() error {
 			b.Error, b.Code = err.Error(), codeOf(err)
 			failed = firstOf(failed, err)
 		}
+		merge(&out, api.PutResult{Buckets: []api.BucketResult{b}})
 	}
 	u.of.results.add(out)
 	return failed

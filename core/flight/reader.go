@@ -158,8 +158,9 @@ func (r *reader) batch(b record.Batch, hw mink.Offset) error {
 	defer rows.Release()
 	// One row per offset, from the batch's base.
 	from := min(int64(first-b.BaseOffset()), rows.NumRows())
-	to := min(int64(end-b.BaseOffset()), rows.NumRows(), from+r.left)
-	if to == from+r.left && to < int64(end-b.BaseOffset()) { // the limit cuts here
+	to := min(int64(end-b.BaseOffset()), rows.NumRows())
+	if to-from > r.left { // the limit cuts here
+		to = from + r.left
 		meta.Next = b.BaseOffset() + mink.Offset(to)
 		meta.Last = meta.Next - 1
 	}

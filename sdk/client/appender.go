@@ -154,7 +154,8 @@ func (p *appender) failAll(err error) {
 func (p *appender) sequence() (*sequenced, error) {
 	p.mu.Lock()
 	n, bytes := 0, int64(0)
-	for n < len(p.mu.queue) && (n == 0 || bytes+p.mu.queue[n].bytes <= p.w.cfg.BatchBytes) {
+	limit := min(p.w.cfg.BatchBytes, p.w.table.limit)
+	for n < len(p.mu.queue) && (n == 0 || bytes+p.mu.queue[n].bytes <= limit) {
 		bytes += p.mu.queue[n].bytes
 		n++
 	}

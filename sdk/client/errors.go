@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -53,6 +54,9 @@ func wrap(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, context.DeadlineExceeded)
 	}
 	class := codesOf[s.Code()]
+	if s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "message larger than max") {
+		class = mink.ErrTooLarge // gRPC's own limit, of either side
+	}
 	for _, d := range s.Details() {
 		info, ok := d.(*errdetails.ErrorInfo)
 		if !ok || info.Domain != api.ErrorDomain {

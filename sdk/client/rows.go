@@ -5,7 +5,10 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/mink-project/mink/core/schema/routing"
 )
 
 // recordBytes is about how much memory a batch holds.
@@ -87,4 +90,71 @@ func join(mem memory.Allocator, schema *arrow.Schema, recs []arrow.RecordBatch) 
 		columns[i] = c
 	}
 	return array.NewRecordBatch(schema, columns, rows), nil
+}
+
+// counter counts what is written to it.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// encodedBytes is how long a batch is as an IPC message; unlike recordBytes it
+// sees how little of its buffers a slice uses.
+func encodedBytes(rec arrow.RecordBatch) (int64, error) {
+	p, err := ipc.GetRecordBatchPayload(rec)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Release()
+	meta := p.Meta()
+	defer meta.Release()
+	n := counter(meta.Len())
+	err = p.SerializeBody(&n)
+	return int64(n), err
+}
+
+// cutParts takes parts over and cuts their rows so that each piece is a message
+// of at most limit bytes, or a single row.
+func cutParts(parts []routing.Part, limit int64) ([]routing.Part, error) {
+	out := make([]routing.Part, 0, len(parts))
+	for i, p := range parts {
+		var err error
+		out, err = cutPart(out, p, limit)
+		p.Rows.Release()
+		if err != nil {
+			for _, rest := range parts[i+1:] {
+				rest.Rows.Release()
+			}
+			for _, done := range out {
+				done.Rows.Release()
+			}
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func cutPart(out []routing.Part, p routing.Part, limit int64) ([]routing.Part, error) {
+	n := p.Rows.NumRows()
+	if n > 1 && recordBytes(p.Rows) > limit {
+		size, err := encodedBytes(p.Rows)
+		if err != nil {
+			return out, err
+		}
+		if size > limit {
+			for _, half := range [][2]int64{{0, n / 2}, {n / 2, n}} {
+				piece := routing.Part{Values: p.Values, Bucket: p.Bucket, Rows: p.Rows.NewSlice(half[0], half[1])}
+				out, err = cutPart(out, piece, limit)
+				piece.Rows.Release()
+				if err != nil {
+					return out, err
+				}
+			}
+			return out, nil
+		}
+	}
+	p.Rows.Retain()
+	return append(out, p), nil
 }

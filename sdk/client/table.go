@@ -24,6 +24,7 @@ type tableView struct {
 	desc   *schema.Descriptor
 	arrow  *arrow.Schema
 	router *routing.Router
+	limit  int64 // bytes of one batch
 
 	mu struct {
 		sync.Mutex
@@ -32,6 +33,19 @@ type tableView struct {
 }
 
 func joined(values []string) string { return strings.Join(values, "\x00") }
+
+// batchBytesMax is the most that is put into one batch, whatever a table takes.
+const batchBytesMax = 8 << 20
+
+// batchBytes leaves a quarter of what the table and a message take for headers
+// and for the padding of joined rows.
+func batchBytes(table, message int) int64 {
+	n := int64(min(batchBytesMax, message))
+	if table > 0 {
+		n = min(n, int64(table))
+	}
+	return n / 4 * 3
+}
 
 func (c *Client) openTable(ctx context.Context, name string) (*tableView, error) {
 	t, err := c.DescribeTable(ctx, name)
@@ -46,7 +60,11 @@ func (c *Client) openTable(ctx context.Context, name string) (*tableView, error)
 	if err != nil {
 		return nil, fmt.Errorf("table %s: %w", name, err)
 	}
-	v := &tableView{c: c, name: name, id: t.ID, desc: d, arrow: d.Schema.Arrow(), router: r}
+	o, err := d.ParsedOptions()
+	if err != nil {
+		return nil, fmt.Errorf("table %s: this client cannot read its options: %w", name, err)
+	}
+	v := &tableView{c: c, name: name, id: t.ID, desc: d, arrow: d.Schema.Arrow(), router: r, limit: batchBytes(o.MaxMessageBytes, c.cfg.MessageBytesMax)}
 	return v, v.refresh(ctx)
 }
 

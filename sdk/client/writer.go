@@ -152,6 +152,9 @@ func (w *Writer) enqueue(ctx context.Context, rec arrow.RecordBatch, a *Append) 
 	if err != nil {
 		return err
 	}
+	if parts, err = cutParts(parts, w.table.limit); err != nil {
+		return err
+	}
 	release := func() {
 		for _, p := range parts {
 			p.Rows.Release()
