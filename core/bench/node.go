@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mink-project/mink/core/builtin/dirstore"
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/coordinator"
+	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/kafka"
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/sqllog"
+	"github.com/mink-project/mink/core/node"
+	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// slowStore is a directory store that takes as long as a cloud's, and remembers
+// how long its Puts took. The directory should lie on a memory file system: then
+// a Put costs the node what sending its bytes over a socket would, and no disk.
+type slowStore struct {
+	*fault.Store
+	mu   sync.Mutex
+	puts []time.Duration
+}
+
+func (s *slowStore) Put(ctx context.Context, r objstore.PutRequest) (objstore.PutResponse, error) {
+	began := time.Now()
+	resp, err := s.Store.Put(ctx, r)
+	s.mu.Lock()
+	s.puts = append(s.puts, time.Since(began))
+	s.mu.Unlock()
+	return resp, err
+}
+
+// figures count the calls so far.
+func (s *slowStore) figures() []ops.Figure {
+	s.mu.Lock()
+	d := slices.Clone(s.puts)
+	s.mu.Unlock()
+	st := s.Stats()
+	return []ops.Figure{
+		{Name: "bench_store_puts_total", Help: "Puts, parts included.", Counter: true, Value: float64(st.Puts + st.Parts + st.Uploads)},
+		{Name: "bench_store_gets_total", Help: "Reads.", Counter: true, Value: float64(st.Gets + st.Heads)},
+		{Name: "bench_store_put_p50_seconds", Help: "Median of all Puts.", Value: percentile(d, 0.5).Seconds()},
+		{Name: "bench_store_put_p99_seconds", Help: "99th percentile of all Puts.", Value: percentile(d, 0.99).Seconds()},
+	}
+}
+
+// runNode is a Mink node without the Flight listener, over a store with latency:
+// the same parts as `mink serve` puts together, whose configuration has no place
+// for a store that exists for benchmarks only.
+func runNode(ctx context.Context, dir string, latency fault.Latency, logger *slog.Logger) error {
+	inner, err := dirstore.Open(ctx, dirstore.Config{Dir: filepath.Join(dir, "objects")})
+	if err != nil {
+		return err
+	}
+	store := &slowStore{Store: fault.New(inner, fault.Config{Latency: latency})}
+	log, err := sqllog.Open(ctx, "sqlite:"+filepath.Join(dir, "meta.db"), sqllog.Default(), logger)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	err = serveNode(ctx, store, log, logger)
+	return errors.Join(err, log.Close(), store.Close())
+}
+
+func serveNode(ctx context.Context, store *slowStore, log metalog.Log, logger *slog.Logger) error {
+	replica, err := metalog.Open(ctx, log, metalog.Default(), logger)
+	if err != nil {
+		return err
+	}
+	b := &nodeBackend{}
+	web := ops.New(logger, func() (bool, string) { return b.node.Ready() }, func() []ops.Figure {
+		e := b.node.Stats().Engine
+		return append(store.figures(),
+			ops.Figure{Name: "mink_wal_objects_total", Help: "See core/server.", Counter: true, Value: float64(e.Bulks)},
+			ops.Figure{Name: "mink_stream_objects_total", Help: "See core/server.", Counter: true, Value: float64(e.Puts)})
+	})
+	kcfg := kafka.Default()
+	kcfg.Listen = "127.0.0.1:0"
+	listener, err := kafka.New(kcfg, b, web.Kafka(), logger)
+	if err != nil {
+		return err
+	}
+	if err := listener.Open(ctx); err != nil {
+		return err
+	}
+	http, err := listen(ctx)
+	if err != nil {
+		return err
+	}
+	defer http.Close()
+	ncfg, ccfg := node.Default(), coordinator.Default()
+	ncfg.KafkaAddress = listener.Addr().String()
+	ncfg.Stream = stream.Default(store.Capabilities(), 0)
+	var c *coordinator.Coordinator
+	b.node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Objects: store, WALStore: store, Registered: func() { c.Wake() }, Logger: logger})
+	if err != nil {
+		return err
+	}
+	c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: b.node.Self, Logger: logger})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return replica.Run(ctx) })
+	g.Go(func() error { return b.node.Run(ctx) })
+	g.Go(func() error { return c.Run(ctx) })
+	g.Go(func() error { return web.Serve(ctx, http) })
+	g.Go(func() error {
+		if err := b.node.WaitReady(ctx); err != nil {
+			return err
+		}
+		ready(listener.Addr().String(), http.Addr().String())
+		return listener.Run(ctx)
+	})
+	return g.Wait()
+}
+
+// nodeBackend is the node behind the Kafka listener; as in core/server.
+type nodeBackend struct{ node *node.Node }
+
+var _ kafka.Backend = (*nodeBackend)(nil)
+
+func (b *nodeBackend) View() *cluster.State { return b.node.View() }
+
+func (b *nodeBackend) Self() mink.NodeID {
+	id, _ := b.node.Self()
+	return id
+}
+
+func (b *nodeBackend) Log(ref mink.BucketRef) (kafka.Log, error) {
+	l, err := b.node.Log(ref)
+	if err != nil {
+		return nil, err
+	}
+	return kafka.FromTablet(l), nil
+}
+
+func (b *nodeBackend) CreateDatabase(ctx context.Context, name string) error {
+	return b.node.CreateDatabase(ctx, name, true)
+}
+
+func (b *nodeBackend) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error) {
+	return b.node.CreateTable(ctx, d, ifNotExists)
+}
+
+func (b *nodeBackend) DropTable(ctx context.Context, id mink.TableID) error {
+	return b.node.DropTable(ctx, id, false)
+}
+
+func (b *nodeBackend) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
+	return b.node.AllocateWriter(ctx)
+}

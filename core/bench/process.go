@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// broker is a broker to be measured: one that the suite starts, or a peer that
+// runs already and is known by address.
+type broker struct {
+	name    string
+	command []string // %DIR% is a fresh directory; nil: a peer
+	kafka   string   // of a peer
+	pid     int      // of a peer; 0: no CPU figures
+}
+
+// process is a running broker.
+type process struct {
+	kafka, http string
+	pid         int
+	cmd         *exec.Cmd // nil: a peer
+	exited      chan error
+	dir         string
+	stderr      *bytes.Buffer
+}
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 30 * time.Second
+)
+
+// The ready line of every broker: "... ready: ..., kafka HOST:PORT, http HOST:PORT ...".
+var kafkaAt, httpAt = regexp.MustCompile(`kafka (\S+?)(,|$)`), regexp.MustCompile(`http (\S+?)(,|$)`)
+
+// start runs the broker on a fresh directory below scratch and waits until it
+// serves.
+func (b *broker) start(ctx context.Context, scratch string) (*process, error) {
+	if b.command == nil {
+		return &process{kafka: b.kafka, pid: b.pid}, nil
+	}
+	dir, err := os.MkdirTemp(scratch, "broker-")
+	if err != nil {
+		return nil, err
+	}
+	p := &process{dir: dir, exited: make(chan error, 1), stderr: &bytes.Buffer{}}
+	args := make([]string, len(b.command))
+	for i, a := range b.command {
+		args[i] = strings.ReplaceAll(a, "%DIR%", filepath.Join(dir, "data"))
+	}
+	p.cmd = exec.Command(args[0], args[1:]...)
+	p.cmd.Stderr = p.stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", b.name, err), os.RemoveAll(dir))
+	}
+	p.pid = p.cmd.Process.Pid
+	ready := make(chan string, 1)
+	go func() {
+		s := bufio.NewScanner(out)
+		for s.Scan() {
+			if strings.Contains(s.Text(), "ready") {
+				select {
+				case ready <- s.Text():
+				default:
+				}
+			}
+		}
+		_, _ = io.Copy(io.Discard, out)
+		p.exited <- p.cmd.Wait()
+	}()
+	timer := time.NewTimer(startTimeout)
+	defer timer.Stop()
+	select {
+	case line := <-ready:
+		if m := kafkaAt.FindStringSubmatch(line); m != nil {
+			p.kafka = m[1]
+		}
+		if m := httpAt.FindStringSubmatch(line); m != nil {
+			p.http = m[1]
+		}
+		return p, nil
+	case err := <-p.exited:
+		return nil, errors.Join(fmt.Errorf("%s ended before it was ready: %w\n%s", b.name, err, p.stderr), os.RemoveAll(dir))
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil, errors.Join(fmt.Errorf("%s was not ready in %s", b.name, startTimeout), p.stop())
+}
+
+// stop ends the process and removes its directory. A broker that has seconds of
+// work left is killed: nobody reads its data.
+func (p *process) stop() error {
+	if p.cmd == nil {
+		return nil
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+	return os.RemoveAll(p.dir)
+}
+
+// cpu is the processor time the process has used, user and system; 0 for an
+// unknown process.
+func (p *process) cpu() (time.Duration, error) {
+	if p.pid == 0 {
+		return 0, nil
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
+	if err != nil {
+		return 0, fmt.Errorf("processor time of the broker: %w", err)
+	}
+	return parseStat(string(b))
+}
+
+// ticksPerSecond of /proc: USER_HZ, which Linux fixed at 100.
+const ticksPerSecond = 100
+
+// parseStat reads utime and stime, fields 14 and 15 of proc_pid_stat(5). The
+// second field is the program's name in parentheses, which may hold anything.
+func parseStat(s string) (time.Duration, error) {
+	_, rest, ok := cutLast(s, ") ")
+	f := strings.Fields(rest)
+	if !ok || len(f) < 13 {
+		return 0, fmt.Errorf("unexpected /proc/PID/stat: %q", s)
+	}
+	user, err1 := strconv.ParseInt(f[11], 10, 64)
+	system, err2 := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * time.Second / ticksPerSecond, errors.Join(err1, err2)
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// figures reads metrics without labels from the broker's HTTP port; nil when it
+// has none.
+func (p *process) figures(ctx context.Context) (map[string]float64, error) {
+	if p.http == "" {
+		return nil, nil
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.http+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	out := map[string]float64{}
+	s := bufio.NewScanner(resp.Body)
+	for s.Scan() {
+		name, value, ok := strings.Cut(s.Text(), " ")
+		if v, err := strconv.ParseFloat(value, 64); ok && err == nil {
+			out[name] = v
+		}
+	}
+	return out, s.Err()
+}
+
+// profile stores the broker's CPU profile of the next seconds in path.
+func (p *process) profile(ctx context.Context, path string, seconds int) error {
+	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", p.http, seconds)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, resp.Body)
+	return errors.Join(err, f.Close())
+}
+
+// interrupted reports a run that the user ended.
+func interrupted(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, syscall.EINTR)
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Benchmarks: first the engine's own (Go benchmarks, benchstat), then whole
+# brokers through the Kafka port beside the limits of this machine.
+#   BENCH_N=10         rounds of the broker comparison, repetitions of the Go benchmarks (default 3)
+#   BENCH_SECONDS=3    measured seconds of one run
+#   BENCH_WHAT=all     engine, brokers or all
+#   BENCH_ARGS=...     more flags for `bench suite`, such as -peer NAME=HOST:PORT
+# Raw results go to .cache/bench. Nothing here fails because something is slow.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+n=${BENCH_N:-3}
+what=${BENCH_WHAT:-all}
+out=.cache/bench
+benchstat=golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+mkdir -p $out
+
+if [ "$what" = all ] || [ "$what" = engine ]; then
+	echo "# Engine"
+	# Each figure and its aim: the comment of the benchmark.
+	go test -run '^$' -bench 'Append$|Seal$|Upload10kStreams|HotRead|FullGC|Figure' -benchmem -benchtime 0.5s \
+		-count "$n" -timeout 60m ./core/stream >$out/engine.txt || { cat $out/engine.txt; exit 1; }
+	go test -run '^$' -bench . -benchmem -benchtime 0.5s -count "$n" -timeout 60m \
+		./core/record/... ./core/tablet ./core/kafka >$out/paths.txt || { cat $out/paths.txt; exit 1; }
+	for f in engine paths; do
+		go run $benchstat $out/$f.txt
+	done
+fi
+
+if [ "$what" = all ] || [ "$what" = brokers ]; then
+	echo "# Brokers"
+	make --no-print-directory -s build
+	CGO_ENABLED=0 go build -o $out/bench ./core/bench
+	# shellcheck disable=SC2086
+	$out/bench suite -n "$n" -seconds "${BENCH_SECONDS:-3}" -mink mink=bin/mink -raw $out/brokers.jsonl ${BENCH_ARGS:-} | tee $out/brokers.md
+fi
