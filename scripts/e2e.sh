@@ -21,5 +21,5 @@ export MINK_TEST_BINARY="$PWD/bin/mink"
 
 case "${1:-all}" in
 chaos) MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-20}" go test -count=1 -timeout 30m -v -run '^TestChaos' ./core/e2e ;;
-*) go test -count=1 -timeout 30m -run "${RUN:-.}" ./core/e2e ;;
+*) go test -count=1 -timeout 30m -parallel 6 -run "${RUN:-.}" ./core/e2e ;;
 esac

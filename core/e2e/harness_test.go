@@ -229,6 +229,18 @@ func (n *node) mink(stdin []byte, args ...string) []byte {
 	return run(n.t, stdin, binary(n.t), append([]string{"--bootstrap", "grpc://" + n.flight}, args...)...)
 }
 
+// tryMink is mink where a failure is expected.
+func (n *node) tryMink(stdin []byte, args ...string) (out, errOut []byte, err error) {
+	n.t.Helper()
+	return try(n.t, stdin, binary(n.t), append([]string{"--bootstrap", "grpc://" + n.flight}, args...)...)
+}
+
+// tryKcat is kcat where a failure is expected.
+func (n *node) tryKcat(stdin []byte, args ...string) (out, errOut []byte, err error) {
+	n.t.Helper()
+	return try(n.t, stdin, "kcat", append([]string{"-b", n.kafka}, args...)...)
+}
+
 // python runs a script of testdata with pyarrow; the node's address is its
 // first argument.
 func (n *node) python(stdin []byte, script string, args ...string) []byte {
