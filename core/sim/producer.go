@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -210,16 +211,25 @@ func (p *Producer) again() {
 
 // encode makes new bytes: a tablet patches those that it is given.
 func (p *Producer) encode(s *sent) []byte {
+	if p.Idempotent {
+		return KafkaBatch(p.id, s.seq, s.ids...)
+	}
+	return KafkaBatch(mink.NoWriter, -1, s.ids...)
+}
+
+// KafkaBatch is what a Kafka client sends: one record per value, made now. writer
+// is mink.NoWriter and seq -1 without idempotence.
+func KafkaBatch(writer mink.WriterID, seq int32, values ...string) []byte {
 	now := time.Now().UnixMilli()
 	b := kmsg.RecordBatch{
-		PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: int32(len(s.ids) - 1), FirstTimestamp: now, MaxTimestamp: now,
-		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: int32(len(s.ids)),
+		PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: int32(len(values) - 1), FirstTimestamp: now, MaxTimestamp: now,
+		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: int32(len(values)),
 	}
-	if p.Idempotent {
-		b.ProducerID, b.ProducerEpoch, b.FirstSequence = int64(p.id), 0, s.seq
+	if writer != mink.NoWriter {
+		b.ProducerID, b.ProducerEpoch, b.FirstSequence = int64(writer), 0, seq
 	}
-	for i, id := range s.ids {
-		r := kmsg.Record{OffsetDelta: int32(i), Value: []byte(id)}
+	for i, v := range values {
+		r := kmsg.Record{OffsetDelta: int32(i), Value: []byte(v)}
 		r.Length = int32(len(r.AppendTo(nil)) - 1)
 		b.Records = r.AppendTo(b.Records)
 	}
@@ -227,4 +237,30 @@ func (p *Producer) encode(s *sent) []byte {
 	binary.BigEndian.PutUint32(out[8:], uint32(len(out)-12))
 	binary.BigEndian.PutUint32(out[17:], crc32.Checksum(out[21:], crc32.MakeTable(crc32.Castagnoli)))
 	return out
+}
+
+// Values reads a log from its start to its high watermark.
+func Values(ctx context.Context, log *tablet.Log) (first mink.Offset, values []string, err error) {
+	first = log.LogStart()
+	for at := first; at < log.HighWatermark(); {
+		r, err := log.Read(ctx, tablet.ReadRequest{From: at, MaxBytes: 1 << 20})
+		if err != nil {
+			return first, values, err
+		}
+		for _, b := range r.Batches {
+			v, err := kafkabatch.Parse(b.Kafka())
+			if err != nil {
+				return first, values, err
+			}
+			reader := kafkabatch.NewReader(v, b.Kafka()[kafkabatch.HeaderSize:])
+			for rec := (kafkabatch.Record{}); reader.Next(&rec); {
+				values = append(values, string(rec.Value))
+			}
+			if reader.Err() != nil {
+				return first, values, reader.Err()
+			}
+		}
+		at = r.Next
+	}
+	return first, values, nil
 }

@@ -36,8 +36,9 @@ type Config struct {
 	MetaFaults float64
 	PageMax    int // of listings
 	LeaseTTL   time.Duration
-	// Node and Coordinator change the configuration of every process.
+	// Node, Meta and Coordinator change the configuration of every process.
 	Node        func(*node.Config)
+	Meta        func(*metalog.Config)
 	Coordinator func(*coordinator.Config)
 	// Store and Log stand between the processes and the world: mutations.
 	Store  func(objstore.Store) objstore.Store
@@ -108,6 +109,13 @@ func (w *World) Violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.mu.broken)
+}
+
+// Forgive forgets the violations so far: the test has provoked them.
+func (w *World) Forgive() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.broken = nil
 }
 
 // Close crashes what still runs and waits until nothing is on its way.
@@ -263,6 +271,9 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	logger := w.cfg.Logger.With("process", p.ID)
 	mcfg := metalog.Default()
 	mcfg.PollInterval, mcfg.AppendTimeout = time.Second, 2*time.Second
+	if w.cfg.Meta != nil {
+		w.cfg.Meta(&mcfg)
+	}
 	var replica *metalog.Replica
 	for {
 		var err error
