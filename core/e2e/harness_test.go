@@ -56,7 +56,7 @@ func (l *tail) String() string {
 	return strings.Join(l.lines, "\n")
 }
 
-func binary(t *testing.T) string {
+func minkBinary(t *testing.T) string {
 	t.Helper()
 	b := os.Getenv("MINK_TEST_BINARY")
 	if b == "" {
@@ -68,7 +68,7 @@ func binary(t *testing.T) string {
 // newNode makes a node on a fresh data directory and free ports; start starts it.
 func newNode(t *testing.T, flags ...string) *node {
 	t.Helper()
-	binary(t)
+	minkBinary(t)
 	n := &node{t: t, dir: t.TempDir(), flags: flags}
 	n.flight, n.kafka, n.http = freeAddress(t), freeAddress(t), freeAddress(t)
 	t.Cleanup(func() {
@@ -119,7 +119,7 @@ func (n *node) command(extra ...string) *exec.Cmd {
 		"serve", "--data-dir", filepath.Join(n.dir, "data"),
 		"--listen", n.flight, "--kafka-listen", n.kafka, "--http-listen", n.http,
 	}, n.flags...)
-	cmd := exec.Command(binary(n.t), append(args, extra...)...)
+	cmd := exec.Command(minkBinary(n.t), append(args, extra...)...)
 	cmd.Env = append(os.Environ(), n.env...)
 	return cmd
 }
@@ -226,13 +226,13 @@ func try(t *testing.T, stdin []byte, name string, args ...string) (out, errOut [
 // mink runs the command line client against the node.
 func (n *node) mink(stdin []byte, args ...string) []byte {
 	n.t.Helper()
-	return run(n.t, stdin, binary(n.t), append([]string{"--bootstrap", "grpc://" + n.flight}, args...)...)
+	return run(n.t, stdin, minkBinary(n.t), append([]string{"--bootstrap", "grpc://" + n.flight}, args...)...)
 }
 
 // tryMink is mink where a failure is expected.
 func (n *node) tryMink(stdin []byte, args ...string) (out, errOut []byte, err error) {
 	n.t.Helper()
-	return try(n.t, stdin, binary(n.t), append([]string{"--bootstrap", "grpc://" + n.flight}, args...)...)
+	return try(n.t, stdin, minkBinary(n.t), append([]string{"--bootstrap", "grpc://" + n.flight}, args...)...)
 }
 
 // tryKcat is kcat where a failure is expected.

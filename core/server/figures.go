@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/internal/loop"
+	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
 	"github.com/mink-project/mink/core/stream"
 )
@@ -23,12 +24,22 @@ func (p *parts) figures() []ops.Figure {
 		{Name: "mink_node_epoch", Help: "Node epoch; 0 while not registered.", Value: float64(s.Epoch)},
 		{Name: "mink_metadata_applied_index", Help: "Metadata index that this node has applied.", Value: float64(s.Applied)},
 		{Name: "mink_node_buckets", Help: "Buckets led here.", Value: float64(len(s.Buckets))},
+		{Name: "mink_quarantined_batches", Help: "Batches that readers could not decode and skipped, since their buckets were opened here.", Value: p.quarantined(s)},
 	}
 	out = append(out, engineFigures(s.Engine)...)
 	for _, l := range p.loops() {
 		out = append(out, loopFigures(l)...)
 	}
 	return out
+}
+
+func (p *parts) quarantined(s node.Stats) (n float64) {
+	for _, b := range s.Buckets {
+		if l, err := p.node.Log(b.Bucket); err == nil {
+			n += float64(l.Stats().Quarantined)
+		}
+	}
+	return n
 }
 
 func engineFigures(e stream.Stats) []ops.Figure {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -274,7 +273,7 @@ func (p *parts) serve(ctx context.Context, g *errgroup.Group, stop func(), ready
 	}
 	if err := p.node.WaitReady(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // asked to stop before it was ready
 		}
 		return err
 	}
@@ -332,12 +331,4 @@ func (p *parts) readiness() (bool, string) {
 		return false, "starting"
 	}
 	return p.node.Ready()
-}
-
-// absolute makes a data directory printable.
-func absolute(path string) string {
-	if a, err := filepath.Abs(path); err == nil {
-		return a
-	}
-	return path
 }
