@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -340,17 +339,4 @@ func (a *app) readFile(path string) ([]byte, error) {
 		return io.ReadAll(a.in)
 	}
 	return os.ReadFile(path)
-}
-
-// indent makes JSON readable.
-func indent(b json.RawMessage) string {
-	var v any
-	if err := json.Unmarshal(b, &v); err != nil {
-		return string(b)
-	}
-	out, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return string(b)
-	}
-	return string(out)
 }

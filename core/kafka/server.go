@@ -89,7 +89,9 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Warn("close the kafka listener", "error", cerr)
 	}
 	if accepted != nil {
-		<-accepted
+		if aerr := <-accepted; aerr != nil {
+			s.log.Warn("the kafka listener broke while it stopped", "error", aerr)
+		}
 	}
 	hard := time.AfterFunc(s.cfg.DrainTimeout, func() { s.abort(cancel) })
 	defer hard.Stop()
@@ -145,7 +147,7 @@ func (s *Server) accept(ctx, base context.Context) error {
 			continue
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // closed on purpose
 		}
 		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("accept kafka clients: %w", err)

@@ -64,7 +64,8 @@ func (w *partWriter) record(rec []byte) error {
 			return err
 		}
 		next := make([]byte, partHeaderBytes, PartBytesMax)
-		w.buf = append(next, rest...)
+		next = append(next, rest...)
+		w.buf = next
 	}
 	return nil
 }

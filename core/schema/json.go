@@ -106,7 +106,7 @@ func (t Type) MarshalJSON() ([]byte, error) { return marshal(t.String()) }
 func (t *Type) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {
-		return fmt.Errorf("%w type: want its text such as \"INT NOT NULL\": %v", mink.ErrInvalid, err)
+		return fmt.Errorf("%w type: want its text such as \"INT NOT NULL\": %w", mink.ErrInvalid, err)
 	}
 	parsed, err := ParseType(text)
 	if err == nil {

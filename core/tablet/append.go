@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 	"sync/atomic"
@@ -275,12 +276,14 @@ func (l *Log) parts(e *entry) [][]byte {
 }
 
 func (l *Log) refuse(err error) error {
-	switch e := err.(type) {
-	case *OutOfOrderError:
-		e.Bucket = l.cfg.Bucket
+	var order *OutOfOrderError
+	var fenced *WriterFencedError
+	switch {
+	case errors.As(err, &order):
+		order.Bucket = l.cfg.Bucket
 		l.counts.outOfOrder.Add(1)
-	case *WriterFencedError:
-		e.Bucket = l.cfg.Bucket
+	case errors.As(err, &fenced):
+		fenced.Bucket = l.cfg.Bucket
 		l.counts.fenced.Add(1)
 	}
 	return err

@@ -148,7 +148,8 @@ func (l *ladder) add(at mink.Offset, size int64) {
 			}
 			kept = append(kept, r)
 		}
-		l.rungs = append(kept, rung{at, l.total})
+		kept = append(kept, rung{at, l.total})
+		l.rungs = kept
 	}
 	l.total += size
 }

@@ -228,7 +228,7 @@ func (c *Client) Tail(ctx context.Context, r TailRequest) iter.Seq2[Batch, error
 				select {
 				case b := <-out:
 					b.Record.Release()
-				case <-ended:
+				case <-ended: // reported by the loop below, or the caller stopped
 					return
 				}
 			}

@@ -452,7 +452,7 @@ func (f *inflater) into(dst, src []byte, codec int8) error {
 	_, err := io.ReadFull(f.lz4, dst)
 	if err == nil {
 		var one [1]byte
-		if n, end := f.lz4.Read(one[:]); n != 0 || end != io.EOF {
+		if n, end := f.lz4.Read(one[:]); n != 0 || !errors.Is(end, io.EOF) {
 			err = errSize
 		}
 	}

@@ -237,7 +237,7 @@ func (w *Writer) commit(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			w.end(fmt.Errorf("wal %s: %w: %w", w.id, mink.ErrClosed, context.Cause(ctx)))
+			_ = w.end(fmt.Errorf("wal %s: %w: %w", w.id, mink.ErrClosed, context.Cause(ctx)))
 			return context.Cause(ctx)
 		case <-closing:
 			closing = nil
@@ -252,7 +252,7 @@ func (w *Writer) commit(ctx context.Context) error {
 			w.acknowledge(o.slot)
 		}
 		if closing == nil && w.InFlight() == 0 {
-			w.end(w.closedError())
+			_ = w.end(w.closedError())
 			return nil
 		}
 	}
@@ -308,7 +308,7 @@ func (w *Writer) Close() {
 	}
 	if !running {
 		if first {
-			w.end(w.closedError())
+			_ = w.end(w.closedError())
 		}
 		return
 	}
