@@ -16,6 +16,7 @@ import (
 
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/client"
 )
 
 // everyType is a column of every type of the table language.
@@ -93,6 +94,82 @@ func TestEveryType(t *testing.T) {
 
 // TestPyarrow runs real pyarrow, which knows nothing of Mink.
 func TestPyarrow(t *testing.T) {
+	w := newWorld(t)
+	w.table(`{"name":"id","type":"BIGINT NOT NULL"},{"name":"word","type":"STRING"},{"name":"at","type":"TIMESTAMP(6)"},{"name":"tags","type":"ARRAY<STRING>"}`,
+		`"bucket_count":3,"bucket_keys":["id"]`)
+	if _, err := w.client.CreateTable(t.Context(), json.RawMessage(`{"database":"db","table":"one","schema":{"columns":[`+idName+`]}}`), false); err != nil {
+		t.Fatal(err)
+	}
+	python(t, filepath.Join("testdata", "roundtrip.py"), "grpc://"+w.address)
+}
+
+// orders is the table of docs/flight.md.
+func (w *world) orders() {
+	w.t.Helper()
+	if err := w.client.CreateDatabase(w.t.Context(), "shop", false); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.client.CreateTable(w.t.Context(), json.RawMessage(`{"database":"shop","table":"orders","bucket_count":2,"bucket_keys":["id"],"schema":{"columns":[
+		{"name":"id","type":"BIGINT NOT NULL"},{"name":"item","type":"STRING"},{"name":"at","type":"TIMESTAMP(6)"}]}}`), false); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// block is the code of one language in docs/flight.md.
+func block(t *testing.T, language string) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "flight.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(page), "```"+language+"\n")
+	code, _, ended := strings.Cut(rest, "```")
+	if !ok || !ended {
+		t.Fatalf("docs/flight.md has no %s example", language)
+	}
+	return code
+}
+
+// The page's Python runs as it is printed, but for the address.
+func TestDocsPython(t *testing.T) {
+	w := newWorld(t)
+	w.orders()
+	code := block(t, "python")
+	if !strings.Contains(code, "grpc://127.0.0.1:9123") {
+		t.Fatal("the example has another address")
+	}
+	file := filepath.Join(t.TempDir(), "example.py")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(code, "127.0.0.1:9123", w.address)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	python(t, file)
+}
+
+// The page's Go is the body of example, which is compiled and run here.
+func TestDocsGo(t *testing.T) {
+	source, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, _ := strings.Cut(string(source), "// docs: begin\n")
+	body, _, _ = strings.Cut(body, "\t// docs: end\n")
+	body = strings.ReplaceAll(strings.TrimPrefix(body, "\t"), "\n\t", "\n")
+	body = strings.Replace(body, "client.New(cfg)", "client.New(client.Default())", 1)
+	if want := block(t, "go"); body != want {
+		t.Errorf("docs/flight.md has\n%s\nexample_test.go has\n%s", want, body)
+	}
+	w := newWorld(t)
+	w.orders()
+	cfg := client.Default()
+	cfg.Bootstrap = []string{w.address}
+	if err := example(t.Context(), cfg); err != nil {
+		t.Error(err)
+	}
+}
+
+// python runs a script with pyarrow, or skips and says why.
+func python(t *testing.T, args ...string) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("-short: pyarrow is left out")
 	}
@@ -103,14 +180,7 @@ func TestPyarrow(t *testing.T) {
 	if err != nil {
 		t.Skipf("python3 with pyarrow.flight is not installed: %v", err)
 	}
-	w := newWorld(t)
-	w.table(`{"name":"id","type":"BIGINT NOT NULL"},{"name":"word","type":"STRING"},{"name":"at","type":"TIMESTAMP(6)"},{"name":"tags","type":"ARRAY<STRING>"}`,
-		`"bucket_count":3,"bucket_keys":["id"]`)
-	if _, err := w.client.CreateTable(t.Context(), json.RawMessage(`{"database":"db","table":"one","schema":{"columns":[`+idName+`]}}`), false); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "roundtrip.py"), "grpc://"+w.address)
-	cmd.Env = os.Environ()
+	cmd := exec.CommandContext(t.Context(), python, args...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
