@@ -103,10 +103,10 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	d.say("\nLook further:")
-	d.say("   mink serve --data-dir %s        # the same node, on the usual ports", d.dir)
-	d.say("   mink read %s --format table -n 10", demoTable)
+	d.say("   %s serve --data-dir %s        # the same node, on the usual ports", os.Args[0], d.dir)
+	d.say("   %s read %s --format table -n 10", os.Args[0], demoTable)
 	d.say("   kcat -b 127.0.0.1:9092 -C -t %s -o beginning -e | head", demoTopic)
-	d.say("   mink cluster stats; mink fsck --deep")
+	d.say("   %s cluster stats; %[1]s fsck --deep", os.Args[0])
 	d.say("   find %s -type f", filepath.Join(d.dir, "objects"))
 	return nil
 }
@@ -150,7 +150,6 @@ func (d *demo) readBack(ctx context.Context, rows int64, lines []string) error {
 	d.say("\n7. The same topic as a table of four columns, read through Arrow Flight:")
 	f.limit = 3
 	f.columns = []string{"timestamp", "value"}
-	f.format = "json"
 	return sub.printBatches(c.Scan(ctx, client.ScanRequest{Table: "kafka." + demoTopic, Bucket: -1, Columns: f.columns, Limit: 3}), f)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -22,7 +25,7 @@ import (
 // readFlags is what `read` takes.
 type readFlags struct {
 	mode, from, format string
-	follow, meta       bool
+	follow, meta, text bool
 	limit              int64
 	bucket             int32
 	partition, columns []string
@@ -34,11 +37,12 @@ func readCommand(a *app) *cobra.Command {
 		Use: "read DB.TABLE", Short: "Read rows of a table's log",
 		Long: `Reads rows in the order of each bucket's log, one bucket after the other; with
 -f all buckets at once, for ever. Formats: json (one object a line), csv, table,
-arrow (an IPC stream).`,
+arrow (an IPC stream). BYTES are base64; --text shows them as text.`,
 		Example: `  mink read db.events
   mink read db.events --from 2026-01-31T00:00:00Z --columns id,text --format csv
-  mink read db.events -f --meta`,
-		Args: exactArgs(1, "a table"),
+  mink read db.events -f --meta
+  mink read kafka.words --columns value,timestamp --text`,
+		Args: oneTable, ValidArgsFunction: a.completeTable,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.read(cmd.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()
@@ -50,7 +54,11 @@ arrow (an IPC stream).`,
 	fl.StringSliceVar(&f.partition, "partition", nil, "only this partition, KEY=VALUE,...")
 	fl.StringSliceVar(&f.columns, "columns", nil, "only these columns")
 	fl.BoolVar(&f.meta, "meta", false, "add __bucket and __offset to each row")
+	fl.BoolVar(&f.text, "text", false, "show BYTES as UTF-8 text")
 	fl.StringVar(&f.format, "format", f.format, "json, csv, table or arrow")
+	completeWords(cmd, "format", "json", "csv", "table", "arrow")
+	completeWords(cmd, "mode", "log")
+	completeWords(cmd, "from", "earliest", "latest")
 	return cmd
 }
 
@@ -106,6 +114,10 @@ func (a *app) printBatches(batches iter.Seq2[client.Batch, error], f readFlags) 
 			defer rec.Release()
 		}
 		left -= rec.NumRows()
+		if f.text {
+			rec = asText(rec)
+			defer rec.Release()
+		}
 		if f.meta {
 			rec = withMeta(b, rec)
 			defer rec.Release()
@@ -207,12 +219,21 @@ func cell(c arrow.Array, row int) string {
 	if c.IsNull(row) {
 		return "NULL"
 	}
-	if s, ok := c.(*array.String); ok {
-		return s.Value(row)
+	switch c := c.(type) {
+	case *array.String:
+		return c.Value(row)
+	case *array.Binary: // what most topics hold is text
+		if v := c.Value(row); printable(v) {
+			return string(v)
+		}
 	}
 	b, err := json.Marshal(c.GetOneForMarshal(row))
 	if err != nil {
 		return c.ValueStr(row)
 	}
 	return strings.Trim(string(b), `"`)
+}
+
+func printable(b []byte) bool {
+	return utf8.Valid(b) && bytes.IndexFunc(b, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
