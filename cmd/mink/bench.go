@@ -56,7 +56,7 @@ errors and latency percentiles per batch. --protocol kafka produces records to
 the topic of that table instead.`,
 		Example: `  mink bench bench.load --create
   mink bench kafka.load --create --protocol kafka --payload 1024 --duration 30s`,
-		Args: exactArgs(1, "a table"),
+		Args: oneTable, ValidArgsFunction: a.completeTable,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.batch < 1 || f.concurrency < 1 || f.payload < 1 || f.rows < 1 {
 				return usagef("--batch, --concurrency, --payload and --rows must be 1 or more")
@@ -77,6 +77,7 @@ the topic of that table instead.`,
 	fl.IntVar(&f.payload, "payload", f.payload, "bytes of one row's payload")
 	fl.DurationVar(&f.duration, "duration", 0, "stop after this time instead of after --rows")
 	fl.StringVar(&f.protocol, "protocol", f.protocol, "flight or kafka")
+	completeWords(cmd, "protocol", "flight", "kafka")
 	fl.StringVar(&f.kafka, "kafka", "", "Kafka address; default what the node advertises")
 	return cmd
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/mink-project/mink/sdk/api"
@@ -20,6 +21,7 @@ func (a *app) printTable(header []string, rows [][]string) {
 	t.SetOutputMirror(a.out)
 	style := table.StyleLight
 	style.Options = table.OptionsNoBordersAndSeparators
+	style.Format.Header = text.FormatDefault // column names as they are
 	t.SetStyle(style)
 	h := make(table.Row, len(header))
 	for i, c := range header {
@@ -46,14 +48,22 @@ func timeOf(ms int64) string {
 func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usagef("%s wants %s, got %d arguments", cmd.CommandPath(), what, len(args))
+			return usagef("%s wants %s, got %s; see %s --help", cmd.CommandPath(), what, count(int64(len(args)), "argument"), cmd.CommandPath())
 		}
 		return nil
 	}
 }
 
+// oneTable wants exactly one DATABASE.TABLE.
+func oneTable(cmd *cobra.Command, args []string) error {
+	if err := exactArgs(1, "one DATABASE.TABLE")(cmd, args); err != nil {
+		return err
+	}
+	_, _, err := splitName(args[0])
+	return err
+}
+
 func dbCommand(a *app) *cobra.Command {
-	db := &cobra.Command{Use: "db", Short: "Create, list and drop databases", Args: noArgs}
 	ifNotExists, ifExists, cascade := false, false, false
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Create a database", Args: exactArgs(1, "a name"),
@@ -66,8 +76,7 @@ func dbCommand(a *app) *cobra.Command {
 			if err := c.CreateDatabase(cmd.Context(), args[0], ifNotExists); err != nil {
 				return err
 			}
-			a.note("database %s is there", args[0])
-			return nil
+			return a.done("database", args[0], "there")
 		},
 	}
 	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
@@ -105,21 +114,18 @@ func dbCommand(a *app) *cobra.Command {
 			if err := c.DropDatabase(cmd.Context(), args[0], ifExists, cascade); err != nil {
 				return err
 			}
-			a.note("database %s is gone", args[0])
-			return nil
+			return a.done("database", args[0], "gone")
 		},
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
 	drop.Flags().BoolVar(&cascade, "cascade", false, "drop its tables too")
-	db.AddCommand(create, list, drop)
-	return db
+	return group("db", "Create, list and drop databases", create, list, drop)
 }
 
 func partitionCommand(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "partition", Short: "Create, list and drop partitions of a table", Args: noArgs}
 	ifNotExists, ifExists := false, false
 	create := &cobra.Command{
-		Use: "create DB.TABLE KEY=VALUE...", Short: "Create a partition",
+		Use: "create DB.TABLE KEY=VALUE...", Short: "Create a partition", ValidArgsFunction: a.completeTable,
 		Example: "  mink partition create db.events day=2026-01-31",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, name, values, err := a.partitionArgs(cmd, args)
@@ -140,7 +146,7 @@ func partitionCommand(a *app) *cobra.Command {
 	}
 	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
 	list := &cobra.Command{
-		Use: "list DB.TABLE", Short: "List partitions", Args: exactArgs(1, "a table"),
+		Use: "list DB.TABLE", Short: "List partitions", Args: oneTable, ValidArgsFunction: a.completeTable,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
@@ -167,7 +173,8 @@ func partitionCommand(a *app) *cobra.Command {
 		},
 	}
 	drop := &cobra.Command{
-		Use: "drop DB.TABLE KEY=VALUE...", Short: "Drop a partition and its rows",
+		Use: "drop DB.TABLE KEY=VALUE...", Short: "Drop a partition and its rows", ValidArgsFunction: a.completeTable,
+		Example: "  mink partition drop db.events day=2026-01-31",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, name, values, err := a.partitionArgs(cmd, args)
 			if err != nil {
@@ -177,17 +184,15 @@ func partitionCommand(a *app) *cobra.Command {
 			if err := c.DropPartition(cmd.Context(), name, values, ifExists); err != nil {
 				return err
 			}
-			a.note("partition %s of %s is gone", strings.Join(values, "/"), name)
-			return nil
+			return a.done("partition", strings.Join(values, "/"), "gone")
 		},
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
-	cmd.AddCommand(create, list, drop)
-	return cmd
+	return group("partition", "Create, list and drop partitions of a table", create, list, drop)
 }
 
 func topicCommand(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "topic", Short: "Create, list, describe and drop Kafka topics", Args: noArgs}
+	cmd := group("topic", "Create, list, describe and delete Kafka topics")
 	database := "kafka"
 	cmd.PersistentFlags().StringVar(&database, "database", database, "database of the node's topics (kafka_database)")
 	partitions := int32(1)
@@ -220,7 +225,7 @@ func topicCommand(a *app) *cobra.Command {
 			if a.json {
 				return a.printJSON(t)
 			}
-			a.note("topic %s is there: %d partitions", args[0], t.Buckets)
+			a.note("topic %s is there: %s", args[0], count(int64(t.Buckets), "partition"))
 			return nil
 		},
 	}
@@ -265,8 +270,7 @@ func topicCommand(a *app) *cobra.Command {
 			if err := c.DropTable(cmd.Context(), database+"."+args[0], ifExists); err != nil {
 				return err
 			}
-			a.note("topic %s is gone", args[0])
-			return nil
+			return a.done("topic", args[0], "gone")
 		},
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")

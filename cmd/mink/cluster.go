@@ -6,13 +6,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/mink-project/mink/sdk/api"
 )
 
 func clusterCommand(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "Describe the cluster, its health, configuration and figures", Args: noArgs}
 	describe := &cobra.Command{
 		Use: "describe", Short: "List the nodes", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -110,8 +110,7 @@ func clusterCommand(a *app) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.AddCommand(describe, health, config, stats)
-	return cmd
+	return group("cluster", "Describe the cluster, its health, configuration and figures", describe, health, config, stats)
 }
 
 func (a *app) printStats(s api.Stats) {
@@ -167,10 +166,15 @@ func (a *app) printCheck(r api.CheckReport) error {
 		for _, p := range r.Problems {
 			fmt.Fprintf(a.out, "%s: %s\n", p.Kind, p.Text)
 		}
-		fmt.Fprintf(a.out, "%d objects, %d bytes, %d streams, %d records checked\n", r.Objects, r.Bytes, r.Streams, r.Records)
+		verdict := "clean"
+		if !r.Clean {
+			verdict = "not clean"
+		}
+		fmt.Fprintf(a.out, "%s: %s, %s, %s, %s checked\n", verdict, count(int64(r.Objects), "object"), humanize.IBytes(uint64(max(r.Bytes, 0))),
+			count(int64(r.Streams), "stream"), count(int64(r.Records), "record"))
 	}
 	if !r.Clean {
-		return fmt.Errorf("%d problems found", len(r.Problems))
+		return fmt.Errorf("%s found; docs/operations.md says what each means", count(int64(len(r.Problems)), "problem"))
 	}
 	return nil
 }

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	_ "time/tzdata" // auto_partition's time zones, whatever the machine has
+
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -19,14 +22,36 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := newRoot().ExecuteContext(ctx)
+	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr}
+	code := a.execute(ctx, os.Args[1:])
 	stop()
+	if code != 0 {
+		os.Exit(code)
+	}
+}
+
+// execute runs one command line and answers the exit code.
+func (a *app) execute(ctx context.Context, args []string) int {
+	root := newRoot(a)
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.errOut)
+	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return
+		return 0
 	}
-	fmt.Fprintln(os.Stderr, "mink:", err)
+	fmt.Fprintln(a.errOut, "mink:", err)
 	if usage := (*usageError)(nil); errors.As(err, &usage) {
-		os.Exit(exitUsage)
+		return exitUsage
 	}
-	os.Exit(exitFailed)
+	if nobodyThere(err) {
+		fmt.Fprintf(a.errOut, "mink: no node answers at %s: `mink serve` starts one here, --bootstrap or MINK_BOOTSTRAP names another\n", a.bootstrap)
+	}
+	return exitFailed
+}
+
+// nobodyThere reports whether the client could not connect at all.
+func nobodyThere(err error) bool {
+	return errors.Is(err, mink.ErrUnavailable) && strings.Contains(err.Error(), "connection error")
 }

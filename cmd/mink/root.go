@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,18 +36,22 @@ type app struct {
 	out, errOut io.Writer
 }
 
-func newRoot() *cobra.Command {
-	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr}
+func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "mink",
 		Short: "Lakehouse-native streaming storage",
 		Long: `Mink stores streams of rows on an object store and serves them to Kafka and
 Arrow Flight clients. One binary is the node and its client.
 
-  mink serve                      run a node on embedded defaults
-  mink demo                       see the main job done, on a throw-away node
-  mink write db.events <rows.jsonl
-  mink read db.events --from earliest`,
+  mink serve                        run a node on embedded defaults
+  mink demo                         see the main job done, on a throw-away node
+  mink write db.events <rows.jsonl  append rows to a table
+  mink read db.events               read them back
+
+Data goes to standard output, everything else to standard error. Exit codes:
+0 done, 1 failed, 2 wrong usage. mink completion --help sets up your shell.`,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          helpOrUnknown,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       server.Version,
@@ -64,6 +69,25 @@ Arrow Flight clients. One binary is the node and its client.
 	root.AddCommand(serveCommand(a), demoCommand(a), dbCommand(a), tableCommand(a), partitionCommand(a), topicCommand(a), writeCommand(a), readCommand(a),
 		clusterCommand(a), fsckCommand(a), benchCommand(a), versionCommand(a))
 	return root
+}
+
+// group is a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: helpOrUnknown}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// helpOrUnknown is what a command does that only holds others.
+func helpOrUnknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	near := cmd.SuggestionsFor(args[0])
+	if len(near) == 0 {
+		return usagef("unknown command %q for %s; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
+	}
+	return usagef("unknown command %q for %s; did you mean %s?", args[0], cmd.CommandPath(), strings.Join(near, " or "))
 }
 
 // client connects to the bootstrap nodes.
@@ -87,6 +111,23 @@ func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.out)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// done reports a change: as JSON the thing's name, else a note.
+func (a *app) done(kind, name, what string) error {
+	if a.json {
+		return a.printJSON(map[string]string{kind: name, "state": what})
+	}
+	a.note("%s %s is %s", kind, name, what)
+	return nil
+}
+
+// count is "1 row", "2 rows".
+func count(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.FormatInt(n, 10) + " " + thing + "s"
 }
 
 // note tells a person what happened; never mixed with data.

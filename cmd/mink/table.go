@@ -16,9 +16,8 @@ import (
 )
 
 func tableCommand(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "table", Short: "Create, list, describe, alter and drop tables", Args: noArgs}
-	cmd.AddCommand(a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets())
-	return cmd
+	return group("table", "Create, list, describe, alter and drop tables",
+		a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets())
 }
 
 // tableFlags is what `table create` takes besides a descriptor file.
@@ -33,7 +32,13 @@ type tableFlags struct {
 func (a *app) tableCreate() *cobra.Command {
 	var f tableFlags
 	cmd := &cobra.Command{
-		Use: "create DB.TABLE", Short: "Create a table", Args: exactArgs(1, "a table"),
+		Use: "create DB.TABLE", Short: "Create a table", Args: oneTable,
+		Long: `Creates a table in a database that exists (mink db create).
+
+Types: BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(p,s) CHAR(n)
+STRING BINARY(n) BYTES DATE TIME(p) TIMESTAMP(p) TIMESTAMP_LTZ(p) ARRAY<T>
+MAP<K, V> ROW<name T, ...>. NOT NULL follows the type. docs/tables.md has the
+types, the options and the JSON of --descriptor.`,
 		Example: `  mink table create db.events -C "id BIGINT NOT NULL" -C "at TIMESTAMP(3)" -C "text STRING" --bucket-count 4
   mink table describe db.events --json | jq .descriptor | mink table create db.copy --descriptor -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +58,7 @@ func (a *app) tableCreate() *cobra.Command {
 			if a.json {
 				return a.printJSON(t)
 			}
-			a.note("table %s is there: id %d, %d buckets a partition", t.Name, t.ID, t.Buckets)
+			a.note("table %s is there: id %d, %s in each partition", t.Name, t.ID, count(int64(t.Buckets), "bucket"))
 			return nil
 		},
 	}
@@ -189,7 +194,7 @@ func (a *app) tableList() *cobra.Command {
 
 func (a *app) tableDescribe() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe DB.TABLE", Short: "Describe a table", Args: exactArgs(1, "a table"),
+		Use: "describe DB.TABLE", Short: "Describe a table", Args: oneTable, ValidArgsFunction: a.completeTable,
 		Long: "Describes a table. The descriptor in the JSON answer is what `mink table create --descriptor` takes.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
@@ -214,8 +219,8 @@ func (a *app) printDescription(t api.Table) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "table %s, id %d, schema version %d, %d partitions of %d buckets, created %s\n",
-		t.Name, t.ID, t.SchemaID, t.Partitions, t.Buckets, timeOf(t.CreatedMs))
+	fmt.Fprintf(a.out, "table %s, id %d, schema version %d, %s of %s, created %s\n",
+		t.Name, t.ID, t.SchemaID, count(int64(t.Partitions), "partition"), count(int64(t.Buckets), "bucket"), timeOf(t.CreatedMs))
 	if d.Comment != "" {
 		fmt.Fprintln(a.out, d.Comment)
 	}
@@ -255,7 +260,10 @@ func sortedKeys(m map[string]string) []string {
 func (a *app) tableAlter() *cobra.Command {
 	var add, drop, rename, modify, set, reset []string
 	cmd := &cobra.Command{
-		Use: "alter DB.TABLE", Short: "Alter a table", Args: exactArgs(1, "a table"),
+		Use: "alter DB.TABLE", Short: "Alter a table", Args: oneTable, ValidArgsFunction: a.completeTable,
+		Long: `Changes a table's columns and options, all or nothing, in the order: add, drop,
+rename, modify, set, reset. Nothing is rewritten: rows that exist are read under
+the new columns. Types can only be widened, new columns are nullable.`,
 		Example: `  mink table alter db.events --add "score DOUBLE" --rename text=body
   mink table alter db.events --modify "n BIGINT" --set log_ttl=30d`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -334,7 +342,7 @@ func alterations(add, drop, rename, modify, set, reset []string) ([]schema.Chang
 func (a *app) tableDrop() *cobra.Command {
 	ifExists := false
 	cmd := &cobra.Command{
-		Use: "drop DB.TABLE", Short: "Drop a table and its rows", Args: exactArgs(1, "a table"),
+		Use: "drop DB.TABLE", Short: "Drop a table and its rows", Args: oneTable, ValidArgsFunction: a.completeTable,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
@@ -344,8 +352,7 @@ func (a *app) tableDrop() *cobra.Command {
 			if err := c.DropTable(cmd.Context(), args[0], ifExists); err != nil {
 				return err
 			}
-			a.note("table %s is gone", args[0])
-			return nil
+			return a.done("table", args[0], "gone")
 		},
 	}
 	cmd.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
@@ -355,7 +362,9 @@ func (a *app) tableDrop() *cobra.Command {
 func (a *app) tableOffsets() *cobra.Command {
 	at := "latest"
 	cmd := &cobra.Command{
-		Use: "offsets DB.TABLE", Short: "Print an offset of every bucket", Args: exactArgs(1, "a table"),
+		Use: "offsets DB.TABLE", Short: "Print an offset of every bucket", Args: oneTable, ValidArgsFunction: a.completeTable,
+		Long: `Prints one offset of every bucket: the first that can be read, the one after the
+last, or that of the first batch committed at a time or later.`,
 		Example: "  mink table offsets db.events --at 2026-01-31T00:00:00Z",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
@@ -384,6 +393,11 @@ func (a *app) tableOffsets() *cobra.Command {
 
 // partitionArgs resolves DB.TABLE KEY=VALUE... to values in partition-key order.
 func (a *app) partitionArgs(cmd *cobra.Command, args []string) (*client.Client, string, []string, error) {
+	if len(args) > 0 {
+		if _, _, err := splitName(args[0]); err != nil {
+			return nil, "", nil, err
+		}
+	}
 	if len(args) < 2 {
 		return nil, "", nil, usagef("%s wants a table and KEY=VALUE for each partition key", cmd.CommandPath())
 	}
@@ -393,7 +407,8 @@ func (a *app) partitionArgs(cmd *cobra.Command, args []string) (*client.Client, 
 	}
 	values, err := partitionValues(cmd.Context(), c, args[0], args[1:])
 	if err != nil {
-		return nil, "", nil, fmt.Errorf("%w", err)
+		_ = c.Close()
+		return nil, "", nil, err
 	}
 	return c, args[0], values, nil
 }

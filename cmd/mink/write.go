@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/csv"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -25,15 +24,20 @@ func writeCommand(a *app) *cobra.Command {
 	format, batchRows := "json", 4096
 	cmd := &cobra.Command{
 		Use: "write DB.TABLE [FILE...]", Short: "Append rows from files or standard input",
-		Long: `Appends rows and returns when all of them are durable. Formats: json (one object
-a line), csv (with a header line), arrow (an IPC stream or file), parquet.
-Columns are matched by name; a missing one is null.`,
+		Args: tableFirst, ValidArgsFunction: a.completeTable,
+		Long: `Appends rows and returns when all of them are durable. Formats:
+
+  json     one object a line; BYTES as base64, 64-bit numbers as they are
+  csv      with a header line; an empty field is null
+  arrow    an IPC stream
+  parquet  files only, not standard input
+
+Columns are matched by name, in any order; one that is not there is null, one
+that the table does not have is refused. Rows before a bad one may have been
+written: the command says after how many rows it stopped.`,
 		Example: `  mink write db.events <events.jsonl
   mink write db.events --format csv january.csv february.csv`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("write wants a table")
-			}
 			if !slices.Contains([]string{"json", "csv", "arrow", "parquet"}, format) {
 				return usagef("--format %q: want json, csv, arrow or parquet", format)
 			}
@@ -51,13 +55,23 @@ Columns are matched by name; a missing one is null.`,
 			if a.json {
 				return a.printJSON(map[string]int64{"rows": n})
 			}
-			a.note("%d rows are durable in %s", n, args[0])
+			a.note("%s durable in %s", count(n, "row"), args[0])
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", format, "json, csv, arrow or parquet")
-	cmd.Flags().IntVar(&batchRows, "batch-rows", batchRows, "rows of one batch, for json and csv")
+	cmd.Flags().IntVar(&batchRows, "batch-rows", batchRows, "rows of one batch, except for arrow")
+	completeWords(cmd, "format", "json", "csv", "arrow", "parquet")
 	return cmd
+}
+
+// tableFirst wants DATABASE.TABLE and perhaps more.
+func tableFirst(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usagef("%s wants DATABASE.TABLE; see %s --help", cmd.CommandPath(), cmd.CommandPath())
+	}
+	_, _, err := splitName(args[0])
+	return err
 }
 
 func (a *app) write(ctx context.Context, table string, files []string, format string, batchRows int) (rows int64, err error) {
@@ -77,6 +91,9 @@ func (a *app) write(ctx context.Context, table string, files []string, format st
 			closing, cancel := context.WithCancel(ctx)
 			cancel()
 			_ = w.Close(closing)
+			if name == "-" {
+				name = "standard input"
+			}
 			return rows, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -122,7 +139,7 @@ func (a *app) writeFile(ctx context.Context, w *client.Writer, name, format stri
 func openRows(ctx context.Context, in io.Reader, format string, schema *arrow.Schema, batchRows int) (rowReader, error) {
 	switch format {
 	case "json":
-		return array.NewJSONReader(in, schema, array.WithChunk(batchRows)), nil
+		return newJSONRows(in, schema, batchRows), nil
 	case "csv":
 		return csv.NewInferringReader(in, csv.WithHeader(true), csv.WithChunk(batchRows),
 			csv.WithNullReader(true, ""), csv.WithColumnTypes(columnTypes(schema))), nil
