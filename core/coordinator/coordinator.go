@@ -41,6 +41,7 @@ type Coordinator struct {
 	mu struct {
 		sync.Mutex
 		lease metalog.Lease // last one taken or renewed here; Epoch 0: none
+		since time.Time     // of that
 		// failed are the logs whose recovery failed, with the losses accepted by then:
 		// only the loop's own pace tries them again, not every change of the view.
 		failed map[mink.NodeEpoch]int
@@ -109,7 +110,15 @@ func (c *Coordinator) held() (metalog.Lease, bool) {
 func (c *Coordinator) setLease(l metalog.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.lease = l
+	c.mu.lease, c.mu.since = l, time.Now()
+}
+
+// writable reports that the database took a write of this process lately, as it
+// would have taken the heartbeats of others.
+func (c *Coordinator) writable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.mu.since) <= c.cfg.LeaseTTL/2
 }
 
 // Wake makes the coordinator look for the lease at once: this node registered.

@@ -79,6 +79,10 @@ func (c *Coordinator) sealSilent(ctx context.Context, l metalog.Lease) error {
 		c.silent.reset() // an unbroken watch begins again
 		return fmt.Errorf("read heartbeats: %w", err)
 	}
+	if !c.writable() {
+		c.silent.reset()
+		return nil
+	}
 	var commands []*clusterpb.Command
 	for _, r := range c.silent.observe(rows, time.Now(), c.cfg.LeaseTTL) {
 		if r.Epoch == l.NodeEpoch {

@@ -43,6 +43,7 @@ func TestReplacedByAnotherProcess(t *testing.T) {
 	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
 		first := w.StartReady(1)
 		second := w.StartReady(1)
+		w.Eventually(time.Minute, "the first process ends", func() bool { return !first.Running() })
 		if err := first.Wait(); !errors.Is(err, node.ErrReplaced) {
 			t.Errorf("the first process ended with %v, want ErrReplaced", err)
 		}
@@ -75,6 +76,7 @@ func TestAPausedProcessDoesNotEndItsSuccessor(t *testing.T) {
 			_, epoch := second.Node().Self()
 			second.Append(refs[0], "b")
 			first.Resume()
+			w.Eventually(time.Minute, "the paused process ends", func() bool { return !first.Running() })
 			if err := first.Wait(); !errors.Is(err, node.ErrReplaced) {
 				t.Errorf("seed %d: the paused process ended with %v, want ErrReplaced", seed, err)
 			}
@@ -88,6 +90,33 @@ func TestAPausedProcessDoesNotEndItsSuccessor(t *testing.T) {
 			}
 			if _, values := second.Read(refs[0]); !slices.Equal(values, []string{"a", "b"}) {
 				t.Errorf("seed %d: the log holds %v", seed, values)
+			}
+		})
+	}
+}
+
+// A process that lost the database only: the store tells it first that it was
+// replaced.
+func TestAFencedProcessDoesNotEndItsSuccessor(t *testing.T) {
+	for seed := range uint64(4) {
+		sim.InBubble(t, sim.Quiet(seed), func(t *testing.T, w *sim.World) {
+			first := w.StartReady(1)
+			_, refs := first.Topic("t", 1, nil)
+			first.Append(refs[0], "a")
+			first.PauseMetadata()
+			second := w.StartReady(1)
+			_, epoch := second.Node().Self()
+			if _, err := first.TryAppend(refs[0], "late"); !errors.Is(err, mink.ErrFenced) {
+				t.Errorf("seed %d: append by a replaced process: %v, want ErrFenced", seed, err)
+			}
+			time.Sleep(time.Second) // it wants to register anew
+			first.Resume()
+			w.Eventually(time.Minute, "the replaced process ends", func() bool { return !first.Running() })
+			if err := first.Wait(); !errors.Is(err, node.ErrReplaced) {
+				t.Errorf("seed %d: the replaced process ended with %v, want ErrReplaced", seed, err)
+			}
+			if _, now := second.Node().Self(); now != epoch || !second.Running() {
+				t.Errorf("seed %d: the successor's epoch went from %d to %d", seed, epoch, now)
 			}
 		})
 	}

@@ -170,11 +170,13 @@ func (n *Node) missing() (reason string, comes bool) {
 		if s.Owner.NodeEpoch != inc.epoch {
 			return fmt.Sprintf("recovering node epoch %d, an earlier one of this node", s.Owner.NodeEpoch), time.Since(inc.since) < n.cfg.RecoveryWait
 		}
-		if _, err := inc.buckets.tablet(s.ID, s.Owner.LeaderEpoch); err != nil && reason == "" {
+		_, err := inc.buckets.tablet(s.ID, s.Owner.LeaderEpoch)
+		switch {
+		case err == nil:
+		case !errors.Is(err, mink.ErrCorrupt):
+			return fmt.Sprintf("bucket %s: %v", s.Bucket, err), true
+		case reason == "":
 			reason = fmt.Sprintf("bucket %s: %v", s.Bucket, err)
-			if !errors.Is(err, mink.ErrCorrupt) {
-				return reason, true
-			}
 		}
 	}
 	return reason, false

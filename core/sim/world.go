@@ -137,18 +137,30 @@ func (w *World) Close() {
 	}
 }
 
-// stall makes calls fail with Stalled while it is on.
+// stall says which calls of the metadata database hang.
 type stall struct {
 	sync.Mutex
-	on bool
+	reads, writes bool
 }
 
 // StallMetadata makes every call of the metadata database hang until the
 // caller gives up, while on.
-func (w *World) StallMetadata(on bool) {
+func (w *World) StallMetadata(on bool) { w.stall(on, on) }
+
+// StallMetadataWrites is StallMetadata for calls that change something: the
+// database's disk is full.
+func (w *World) StallMetadataWrites(on bool) { w.stall(false, on) }
+
+func (w *World) stall(reads, writes bool) {
 	w.stalled.Lock()
 	defer w.stalled.Unlock()
-	w.stalled.on = on
+	w.stalled.reads, w.stalled.writes = reads, writes
+}
+
+func (s *stall) holds(write bool) bool {
+	s.Lock()
+	defer s.Unlock()
+	return s.reads && !write || s.writes && write
 }
 
 func (w *World) seed() uint64 {
@@ -165,7 +177,8 @@ type Process struct {
 
 	world      *World
 	metaFaults *faultlog.Log
-	gate       *gate
+	gate       *gate // to the store
+	meta       *gate // to the metadata database
 	stop       context.CancelFunc
 	crash      context.CancelFunc
 	done       chan struct{} // closed when it is gone
@@ -182,7 +195,7 @@ type Process struct {
 // Start starts a process of a node; it returns at once.
 func (w *World) Start(id mink.NodeID) *Process {
 	seed := w.seed()
-	p := &Process{ID: id, world: w, gate: newGate(seed, w.cfg.LateMax, &w.landing), done: make(chan struct{})}
+	p := &Process{ID: id, world: w, gate: newGate(seed, w.cfg.LateMax, &w.landing), meta: newGate(seed+1<<32, w.cfg.LateMax, &w.landing), done: make(chan struct{})}
 	rules := []fault.Rule{{Ops: fault.Put, Probability: 0.01, Do: fault.DelayBy(w.cfg.LateMax / 4)}}
 	if w.cfg.Chaos > 0 {
 		rules = append(rules, fault.Chaos(w.cfg.Chaos, w.cfg.LateMax)...)
@@ -207,6 +220,7 @@ func (w *World) Start(id mink.NodeID) *Process {
 		p.mu.Lock()
 		p.mu.err = err
 		p.mu.Unlock()
+		p.meta.kill()
 		p.gate.kill()
 	}()
 	return p
@@ -220,9 +234,7 @@ func (unclosed) Close() error { return nil }
 func (w *World) metaPlan(seed uint64) func(faultlog.Op) faultlog.Fault {
 	random := faultlog.Random(seed, w.cfg.MetaFaults, faultlog.Refused, faultlog.LostResponse, faultlog.LostResponse, faultlog.Disconnected, faultlog.Late)
 	return func(op faultlog.Op) faultlog.Fault {
-		w.stalled.Lock()
-		defer w.stalled.Unlock()
-		if w.stalled.on {
+		if w.stalled.holds(op != faultlog.Read && op != faultlog.Head) {
 			return faultlog.Stalled
 		}
 		return random(op)
@@ -241,7 +253,7 @@ func (p *Process) run(hard, soft context.Context) error {
 	if wrap := p.world.cfg.Log; wrap != nil {
 		log = wrap(log)
 	}
-	log = &gatedLog{log, p.gate}
+	log = &gatedLog{log, p.meta, &p.world.stalled}
 	if err := p.build(soft, store, log); err != nil {
 		return err
 	}
@@ -347,15 +359,25 @@ func (p *Process) Coordinator() *coordinator.Coordinator {
 // Crash kills the process now: nothing that it does afterwards is seen, though
 // its requests may still be carried out. What is left of it ends by itself.
 func (p *Process) Crash() {
+	p.meta.kill()
 	p.gate.kill()
 	p.crash()
 }
 
 // Pause makes the process stand still in every call of store and database.
-func (p *Process) Pause() { p.gate.pause() }
+func (p *Process) Pause() {
+	p.gate.pause()
+	p.meta.pause()
+}
+
+// PauseMetadata makes it stand still in every call of the database only.
+func (p *Process) PauseMetadata() { p.meta.pause() }
 
 // Resume lets it go on.
-func (p *Process) Resume() { p.gate.resume() }
+func (p *Process) Resume() {
+	p.gate.resume()
+	p.meta.resume()
+}
 
 // Paused reports that it stands still.
 func (p *Process) Paused() bool { return p.gate.isPaused() }

@@ -90,7 +90,8 @@ func appendBlockHeader(dst []byte, i *BlockInfo, frames, tableLen uint32) []byte
 	return le.AppendUint32(dst, 0)
 }
 
-// checkMagic tells a later version from garbage.
+// checkMagic tells a later version from garbage. Call it after the checksum: a
+// flipped bit is no version.
 func checkMagic(what string, b []byte, want [4]byte) error {
 	if [3]byte(b[:3]) != [3]byte(want[:3]) {
 		return corrupt("%s: magic % x", what, b[:4])
@@ -107,12 +108,12 @@ func verifyBlock(info BlockInfo, b []byte) (frames, tableLen uint32, err error) 
 	if int64(len(b)) != info.Len() {
 		return 0, 0, corrupt("block %d@%d: %d bytes, the index says %d", info.Stream, info.Start, len(b), info.Len())
 	}
-	if err := checkMagic("block", b, blockMagic); err != nil {
-		return 0, 0, err
-	}
 	le := binary.LittleEndian
 	if got, want := crcAdd(crcOf(b[BlockHeaderLen:]), b[:44]), le.Uint32(b[44:]); got != want {
 		return 0, 0, corrupt("block %d@%d: crc32c %08x, stored %08x", info.Stream, info.Start, got, want)
+	}
+	if err := checkMagic("block", b, blockMagic); err != nil {
+		return 0, 0, err
 	}
 	if b[4] != codecNone {
 		return 0, 0, unsupported("block codec %d", b[4])
@@ -222,13 +223,13 @@ func DecodeCheckpoint(info CheckpointInfo, b []byte) ([]byte, error) {
 	if len(b) != int(info.Len) || len(b) < CheckpointHeaderLen {
 		return nil, corrupt("checkpoint of stream %d: %d bytes, the index says %d", info.Stream, len(b), info.Len)
 	}
-	if err := checkMagic("checkpoint", b, checkpointMagic); err != nil {
-		return nil, err
-	}
 	le := binary.LittleEndian
 	data := b[CheckpointHeaderLen:]
 	if got, want := crcAdd(crcOf(b[:28]), data), le.Uint32(b[28:]); got != want {
 		return nil, corrupt("checkpoint of stream %d: crc32c %08x, stored %08x", info.Stream, got, want)
+	}
+	if err := checkMagic("checkpoint", b, checkpointMagic); err != nil {
+		return nil, err
 	}
 	if le.Uint32(b[4:]) != uint32(len(data)) || mink.StreamID(le.Uint64(b[8:])) != info.Stream ||
 		mink.Offset(le.Uint64(b[16:])) != info.End || le.Uint32(b[24:]) != 0 {

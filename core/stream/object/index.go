@@ -110,12 +110,12 @@ func ParseIndex(b []byte) (*Index, error) {
 	if len(b) < indexMinLen {
 		return nil, corrupt("index: %d bytes", len(b))
 	}
-	if err := checkMagic("index", b, indexMagic); err != nil {
-		return nil, err
-	}
 	body := b[:len(b)-4]
 	if got, want := crcOf(body), IndexCRC(b); got != want {
 		return nil, corrupt("index: crc32c %08x, stored %08x", got, want)
+	}
+	if err := checkMagic("index", b, indexMagic); err != nil {
+		return nil, err
 	}
 	r := reader{b: body[4:]}
 	blocks, checkpoints, pos := r.uvarint(), r.uvarint(), r.uvarint()

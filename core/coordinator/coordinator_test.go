@@ -1,0 +1,340 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/coordinator"
+	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/internal/loop"
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/node"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/sim"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+func TestADatabaseRestartFencesNobody(t *testing.T) {
+	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
+		one, two := w.StartReady(1), w.StartReady(2)
+		w.Eventually(5*time.Second, "somebody coordinates", func() bool { return one.Coordinator().Leading() || two.Coordinator().Leading() })
+		_, e1 := one.Node().Self()
+		_, e2 := two.Node().Self()
+		for i, away := range []time.Duration{2 * time.Second, 10 * time.Second, time.Minute, 2 * time.Second, 5 * time.Second, 10 * time.Second, time.Minute} {
+			stall := w.StallMetadata
+			if i >= 3 { // it still answers questions
+				stall = w.StallMetadataWrites
+			}
+			stall(true)
+			time.Sleep(away)
+			stall(false)
+			time.Sleep(30 * time.Second)
+			_, now1 := one.Node().Self()
+			_, now2 := two.Node().Self()
+			if now1 != e1 || now2 != e2 {
+				t.Fatalf("after %v without the database (%d) the epochs went from %d and %d to %d and %d", away, i, e1, e2, now1, now2)
+			}
+		}
+	})
+}
+
+func TestTheLeaseIsHandedOver(t *testing.T) {
+	cfg := sim.Quiet(1)
+	cfg.LeaseTTL = 8 * time.Second
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		one := w.StartReady(1)
+		w.Eventually(time.Second, "node 1 coordinates", one.Coordinator().Leading)
+		two, three := w.StartReady(2), w.StartReady(3)
+		time.Sleep(30 * time.Second)
+		if two.Coordinator().Leading() || three.Coordinator().Leading() || !one.Coordinator().Leading() {
+			t.Error("a living holder lost its lease")
+		}
+		if err := one.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		leading := func() *sim.Process {
+			for _, p := range w.Processes() {
+				if p.Coordinator().Leading() {
+					return p
+				}
+			}
+			return nil
+		}
+		w.Eventually(2100*time.Millisecond, "the lease was given back", func() bool { return leading() != nil })
+		holder := leading()
+		holder.Crash()
+		time.Sleep(5 * time.Second)
+		if leading() != nil {
+			t.Error("the lease of a dead holder was taken before it expired")
+		}
+		w.Eventually(6*time.Second, "the last one coordinates", func() bool { return leading() != nil })
+		w.Eventually(20*time.Second, "it seals the dead", func() bool {
+			n, _ := leading().Node().View().Node(holder.ID)
+			return n.Sealed
+		})
+	})
+}
+
+// A WAL that is corrupt is a person's business; nothing else waits for it.
+func TestACorruptLogStaysClosedUntilItsLossIsAccepted(t *testing.T) {
+	cfg := sim.Quiet(1)
+	cfg.Node = func(c *node.Config) {
+		c.Stream.WALUploadInterval, c.Stream.CompactInterval = time.Hour, time.Hour
+		c.RecoveryWait = 5 * time.Second
+	}
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		p := w.StartReady(1)
+		_, refs := p.Topic("t", 1, nil)
+		for i := range 4 {
+			p.Append(refs[0], fmt.Sprint(i))
+		}
+		_, epoch := p.Node().Self()
+		l, _ := p.Node().View().WAL(epoch)
+		p.Crash()
+		key := plan.Key(l.ID, plan.KindWAL, 2)
+		r, err := w.Objects().GetRange(ctx, objstore.GetRangeRequest{Key: key, Length: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Data[len(r.Data)-9] ^= 1
+		if _, err := w.Objects().Put(ctx, objstore.PutRequest{Key: key, Chunks: [][]byte{r.Data}}); err != nil {
+			t.Fatal(err)
+		}
+
+		began := time.Now()
+		p = w.StartReady(1)
+		if took := time.Since(began); took < 5*time.Second || took > 15*time.Second {
+			t.Errorf("waited %v for the recovery, want RecoveryWait", took)
+		}
+		if ok, why := p.Node().Ready(); ok || !strings.Contains(why, "recovering") {
+			t.Errorf("ready %t, %q", ok, why)
+		}
+		if _, err := p.Node().Log(refs[0]); !errors.Is(err, mink.ErrUnavailable) {
+			t.Errorf("a bucket of the corrupt log: %v", err)
+		}
+		_, other := p.Topic("other", 1, nil)
+		p.Append(other[0], "goes on")
+		report, err := p.Node().Check(ctx, false)
+		if err != nil || len(report.Problems) != 1 || report.Problems[0].Object != key {
+			t.Errorf("check: %v %+v, want the slot %s named", err, report.Problems, key)
+		}
+		i := slices.IndexFunc(p.Coordinator().Loops(), func(l loop.Status) bool { return l.Name == "wal recovery" })
+		if last := p.Coordinator().Loops()[i].LastError; !strings.Contains(last, key) {
+			t.Errorf("the recovery's error %q does not name %s", last, key)
+		}
+
+		id, _ := p.Node().View().StreamOf(refs[0])
+		_, err = p.Node().Propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_AcceptLoss{AcceptLoss: &clusterpb.AcceptLoss{
+			Wal:  &clusterpb.WALID{Node: int32(l.ID.Node), Epoch: int64(l.ID.Epoch), Nonce: l.ID.Nonce},
+			Slot: 2, Gaps: []*clusterpb.Gap{{Stream: int64(id), Start: 2, End: 3}},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Eventually(3*time.Second, "the bucket opens", func() bool { ok, _ := p.Node().Ready(); return ok })
+		p.Append(refs[0], "4")
+		if _, values := p.Read(refs[0]); !slices.Equal(values, []string{"0", "1", "3", "4"}) {
+			t.Errorf("the log holds %v", values)
+		}
+	})
+}
+
+// One log whose store does not answer holds up neither the recovery of another
+// nor the rest of the coordinator's work.
+func TestAStuckRecoveryHoldsUpNothingElse(t *testing.T) {
+	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
+		one, two, three := w.StartReady(1), w.StartReady(2), w.StartReady(3)
+		w.Eventually(time.Second, "node 1 coordinates", one.Coordinator().Leading)
+		_, refs := one.Topic("t", 6, nil)
+		_, e2 := two.Node().Self()
+		_, e3 := three.Node().Self()
+		l2, _ := one.Node().View().WAL(e2)
+		stuck := one.Faults.Inject(fault.Rule{Prefix: plan.WALPrefix(l2.ID), Do: fault.FailBefore(objstore.ErrUnavailable)})
+		two.Crash()
+		three.Crash()
+		recovered := func(e mink.NodeEpoch) bool {
+			l, _ := one.Node().View().WAL(e)
+			return l.Recovered
+		}
+		w.Eventually(10*time.Second, "node 3's log is recovered", func() bool { return recovered(e3) })
+		w.Eventually(time.Second, "its buckets are led", func() bool {
+			led := 0
+			for _, ref := range refs {
+				if _, err := one.Node().Log(ref); err == nil {
+					led++
+				}
+			}
+			return led == 4
+		})
+		if recovered(e2) {
+			t.Error("node 2's log is recovered without its store")
+		}
+		stuck.Remove()
+		w.Eventually(30*time.Second, "node 2's log is recovered", func() bool { return recovered(e2) })
+	})
+}
+
+func days(ttl time.Duration) sim.Config {
+	cfg := sim.Quiet(1)
+	cfg.LeaseTTL = ttl
+	cfg.Meta = func(c *metalog.Config) { c.PollInterval = ttl }
+	cfg.Node = func(c *node.Config) {
+		c.LogRetentionInterval = ttl
+		c.Stream.WALUploadInterval, c.Stream.CompactInterval, c.Stream.CleanInterval, c.Stream.SweepInterval = ttl, ttl, ttl, ttl
+	}
+	return cfg
+}
+
+func TestPartitionsAreKeptAutomatically(t *testing.T) {
+	sim.InBubble(t, days(10*time.Minute), func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		p := w.StartReady(1)
+		if err := p.Node().CreateDatabase(ctx, "db", true); err != nil {
+			t.Fatal(err)
+		}
+		table, err := p.Node().CreateTable(ctx, &schema.Descriptor{
+			Database: "db", Table: "by_hour", PartitionKeys: []string{"hour"}, BucketCount: 1,
+			Schema: schema.Schema{Columns: []schema.Column{
+				{Name: "hour", Type: schema.MustParseType("STRING NOT NULL")}, {Name: "n", Type: schema.MustParseType("INT")}}},
+			Options: map[string]string{
+				"auto_partition.key": "hour", "auto_partition.time_unit": "hour", "auto_partition.time_zone": "UTC",
+				"auto_partition.num_precreate": "2", "auto_partition.num_retention": "3",
+			},
+		}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := func() (out []string) {
+			for q := range p.Node().View().Partitions(table.ID) {
+				out = append(out, q.Values[0])
+			}
+			slices.Sort(out)
+			return out
+		}
+		hours := func(from, n int) (out []string) {
+			for h := range n {
+				out = append(out, fmt.Sprintf("2000-01-01-%02d", from+h))
+			}
+			return out
+		}
+		// The bubble's clock begins at midnight UTC, 2000-01-01.
+		w.Eventually(5*time.Minute, "this hour and those to come exist", func() bool { return slices.Contains(names(), "2000-01-01-00") })
+		ahead := len(names())
+		if !slices.Equal(names(), hours(0, ahead)) || ahead < 2 || ahead > 3 {
+			t.Errorf("partitions at midnight: %v", names())
+		}
+		time.Sleep(2 * time.Hour)
+		if want := hours(0, 2+ahead); !slices.Equal(names(), want) {
+			t.Errorf("at two o'clock: %v, want %v", names(), want)
+		}
+		time.Sleep(6 * time.Hour)
+		got := names()
+		if len(got) == 0 || got[0] < "2000-01-01-04" || got[0] > "2000-01-01-06" || got[len(got)-1] != fmt.Sprintf("2000-01-01-%02d", 8+ahead-1) {
+			t.Errorf("at eight o'clock: %v, want three hours back", got)
+		}
+	})
+}
+
+func TestProducerOffsetsExpire(t *testing.T) {
+	cfg := days(time.Minute)
+	cfg.Coordinator = func(c *coordinator.Config) { c.ProducerOffsetsTTL = time.Hour }
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		_, refs := p.Topic("t", 1, nil)
+		commit := func(name string) {
+			t.Helper()
+			_, err := p.Node().CommitProducer(context.Background(), &clusterpb.CommitProducerOffsets{
+				Producer: name, Position: []byte("line 5"),
+				Offsets: []*clusterpb.BucketOffset{{Table: int64(refs[0].Table), Partition: int64(refs[0].Partition), Offset: 3}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		known := func(name string) bool { _, ok := p.Node().View().Producer(name); return ok }
+		commit("idle")
+		commit("busy")
+		time.Sleep(59 * time.Minute)
+		commit("busy")
+		if got, _ := p.Node().View().Producer("idle"); string(got.Position) != "line 5" || len(got.Offsets) != 1 || got.Offsets[0].Offset != 3 {
+			t.Errorf("a minute before its ttl: %+v", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if known("idle") || !known("busy") {
+			t.Errorf("two minutes later: idle is known %t, busy %t", known("idle"), known("busy"))
+		}
+		// With nothing else in the log, its clock stands still; time goes on.
+		time.Sleep(62 * time.Minute)
+		if known("busy") {
+			t.Error("the last producer never expires in a resting cluster")
+		}
+	})
+}
+
+func TestTheMetadataLogIsSnapshottedAndTruncated(t *testing.T) {
+	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		p := w.StartReady(1)
+		p.Topic("t", 1, nil)
+		write := func(n int) {
+			for range n {
+				if _, err := p.Node().CommitProducer(ctx, &clusterpb.CommitProducerOffsets{Producer: "p", Position: []byte("x")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		snapshots := func() int {
+			have, err := w.Log().Snapshots(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(have)
+		}
+		time.Sleep(20 * time.Second)
+		if n := snapshots(); n != 0 {
+			t.Errorf("%d snapshots of a log that has hardly begun", n)
+		}
+		write(50)
+		w.Eventually(6*time.Second, "the first snapshot", func() bool { return snapshots() == 1 })
+		write(60)
+		w.Eventually(6*time.Second, "the second", func() bool { return snapshots() == 2 })
+		w.Eventually(6*time.Second, "the log is truncated", func() bool {
+			_, err := w.Log().Read(ctx, 0, 1, 1)
+			return errors.Is(err, metalog.ErrTruncated)
+		})
+		write(10)
+		want := p.Node().View()
+		p.Crash()
+		p = w.StartReady(1) // begins with a snapshot
+		if got, ok := p.Node().View().TableByName("sim", "t"); !ok || p.Node().View().Index() <= want.Index() {
+			t.Errorf("after a restart the table is %+v, at index %d", got, p.Node().View().Index())
+		}
+	})
+}
+
+func TestConfigSaysWhatIsWrong(t *testing.T) {
+	for _, f := range []func(*coordinator.Config){
+		func(c *coordinator.Config) { c.LeaseTTL = time.Millisecond },
+		func(c *coordinator.Config) { c.Tick = 0 },
+		func(c *coordinator.Config) { c.WALWindow = 0 },
+		func(c *coordinator.Config) { c.RecoveriesMax = 0 },
+	} {
+		c := coordinator.Default()
+		f(&c)
+		if err := c.Validate(); !errors.Is(err, mink.ErrInvalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if err := coordinator.Default().Validate(); err != nil {
+		t.Error(err)
+	}
+}
