@@ -20,7 +20,8 @@ type load struct {
 	record     int
 	batchMax   int           // largest record batch
 	buffered   int           // bytes that the client may hold
-	warmup     time.Duration // not measured
+	warmup     time.Duration // not measured, at least
+	warmBytes  int           // not measured, at least
 	duration   time.Duration // measured
 	rate       int           // bytes/s; 0: as fast as it goes
 }
@@ -171,6 +172,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// warmMax bounds the warming up to load.warmBytes.
+const warmMax = 30 * time.Second
+
 // produce measures from a warm, drained client to the last acknowledgement of
 // what it sent in l.duration.
 func produce(ctx context.Context, b *process, l load) (*result, error) {
@@ -183,7 +187,15 @@ func produce(ctx context.Context, b *process, l load) (*result, error) {
 		return nil, err
 	}
 	defer p.cl.Close()
-	if err := errors.Join(p.until(ctx, l.warmup, l), p.cl.Flush(ctx)); err != nil {
+	for began := time.Now(); ; {
+		if err := p.until(ctx, l.warmup, l); err != nil {
+			return nil, err
+		}
+		if p.acked.Load()*int64(l.record) >= int64(l.warmBytes) || time.Since(began) > warmMax {
+			break
+		}
+	}
+	if err := p.cl.Flush(ctx); err != nil {
 		return nil, err
 	}
 	w, err := openWindow(ctx, b)

@@ -53,6 +53,7 @@ func suiteCommand(ctx context.Context, args []string) error {
 	partitions := fs.String("partitions", "1,4,16", "partition counts")
 	only := fs.String("brokers", "", "comma list; empty: all")
 	what := fs.String("what", "floors,produce,fetch,paced,idle", "comma list of what to measure")
+	warm := fs.Int("warm", 0, "MiB to produce before a produce run is measured, for brokers with an HTTP port: fills caches that take memory never used before")
 	record := fs.Int("record", 1024, "bytes of a record's value")
 	scratch := fs.String("scratch", "", "directory on the disk to be measured; empty: the system's temporary one")
 	memory := fs.String("memory", "/dev/shm", "directory on a memory file system, for the store with latency")
@@ -68,7 +69,7 @@ func suiteCommand(ctx context.Context, args []string) error {
 	}
 	s := &suite{n: *n, fill: 256 << 20, raw: io.Discard, profiles: *profiles, idle: *idle, what: strings.Split(*what, ",")}
 	s.load = load{
-		record: *record, batchMax: 1 << 20, buffered: 128 << 20, warmup: time.Second,
+		record: *record, batchMax: 1 << 20, buffered: 128 << 20, warmup: time.Second, warmBytes: *warm << 20,
 		duration: time.Duration(*seconds * float64(time.Second)),
 	}
 	for _, p := range strings.Split(*partitions, ",") {
@@ -109,7 +110,7 @@ func (s *suite) makeScratch(disk, memory string) (cleanup func() error, err erro
 }
 
 // nodeName is the Mink node over a store with S3's latency.
-const nodeName = "mink, 30 ms store"
+const nodeName = "mink-30ms"
 
 func (s *suite) addBrokers(minks, peers, pids named, only string) error {
 	self, err := os.Executable()
@@ -117,8 +118,8 @@ func (s *suite) addBrokers(minks, peers, pids named, only string) error {
 		return err
 	}
 	all := []*broker{
-		{name: "floor: drop", command: []string{self, "broker", "drop"}},
-		{name: "floor: keep", command: []string{self, "broker", "keep"}},
+		{name: "drop", command: []string{self, "broker", "drop"}},
+		{name: "keep", command: []string{self, "broker", "keep"}},
 		{name: "kfake", command: []string{self, "broker", "kfake"}},
 	}
 	for _, m := range minks {
@@ -178,7 +179,7 @@ func (s *suite) run(ctx context.Context) error {
 			}
 			for _, k := range s.partitions {
 				for _, b := range s.brokers {
-					if what == "fetch" && b.name == "floor: drop" {
+					if what == "fetch" && b.name == "drop" {
 						continue
 					}
 					x, err := s.one(ctx, round, what, b, k)
@@ -231,6 +232,9 @@ func (s *suite) one(ctx context.Context, round int, what string, b *broker, part
 	err := s.with(ctx, b, func(p *process) (err error) {
 		wait := s.startProfile(ctx, p, x)
 		if what == "produce" {
+			if p.http == "" {
+				l.warmBytes = 0 // floors and kfake keep all or nothing: they have no steady state to reach
+			}
 			x.result, err = produce(ctx, p, l)
 		} else {
 			x.result, err = fetch(ctx, p, l, s.fill)

@@ -53,9 +53,9 @@ func printFloors(f *floors) {
 // floorOf names the broker that the figures of `what` are divided by.
 func floorOf(what string) string {
 	if what == "fetch" {
-		return "floor: keep"
+		return "keep"
 	}
-	return "floor: drop"
+	return "drop"
 }
 
 func (s *suite) printTable(what string, all []sample) {
