@@ -33,8 +33,8 @@ func (s *Stream) Append(req AppendRequest) (*Ticket, error) {
 		e.app.Unlock()
 		return nil, err
 	}
-	if s.app.bulk != b {
-		s.app.bulk, s.app.run = b, len(b.runs)
+	if s.app.bulk != b.number {
+		s.app.bulk, s.app.run = b.number, len(b.runs)
 		b.runs = append(b.runs, run{stream: s, id: s.id, epoch: s.epoch, start: req.Start})
 		b.mem += runSize
 		s.app.pinned += runSize
@@ -54,6 +54,14 @@ func (s *Stream) Append(req AppendRequest) (*Ticket, error) {
 	return t, nil
 }
 
+// inBulk is what the stream has in the open bulk, bytes; it needs engine.app held.
+func (s *Stream) inBulk(b *bulk) int64 {
+	if s.app.bulk != b.number {
+		return 0
+	}
+	return b.runs[s.app.run].frameBytes
+}
+
 // admit needs e.app held.
 func (e *Engine) admit(s *Stream, b *bulk, req *AppendRequest, n int64) error {
 	switch {
@@ -65,7 +73,8 @@ func (e *Engine) admit(s *Stream, b *bulk, req *AppendRequest, n int64) error {
 		return fmt.Errorf("append to stream %d: the engine stops: %w", s.id, mink.ErrClosed)
 	case int64(req.Start) != s.logEnd.Load():
 		return fmt.Errorf("append to stream %d at %d: the log ends at %d: %w", s.id, req.Start, s.logEnd.Load(), mink.ErrInvalid)
-	case b.payload > 0 && b.payload+n > e.cfg.WALBulkBytesMax:
+	case b.payload > 0 && (b.payload+n > e.cfg.WALBulkBytesMax || s.inBulk(b)+n > e.cfg.WALBulkBytesMax/4*3):
+		// A hot stream leaves a quarter to the others.
 		return fmt.Errorf("append to stream %d: the write-ahead log is behind: %w", s.id, mink.ErrThrottled)
 	}
 	if pinned := e.app.pinned + b.mem; pinned+b.room(int(n))+entrySize+runSize > e.cfg.throttleAt() {

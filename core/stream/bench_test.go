@@ -309,7 +309,7 @@ func TestSealOrdersRuns(t *testing.T) {
 	for i := range 2000 {
 		s := streams[(i*37)%50]
 		if i == 1000 {
-			s.app.run, s.app.bulk = 0, nil // as a new leadership begins: a second run
+			s.app.run, s.app.bulk = 0, 0 // as a new leadership begins: a second run
 		}
 		if _, err := s.Append(AppendRequest{Start: s.LogEnd(), Span: uint64(i%5 + 1), Parts: [][]byte{[]byte(fmt.Sprint(i))}}); err != nil {
 			t.Fatal(err)

@@ -61,7 +61,8 @@ type bulk struct {
 	mem     int64 // accounted: slabs, entries, runs
 	ticket  *Ticket
 
-	seq    uint64      // slot, once submitted
+	number uint64      // in this engine, from 1: while open, streams know their run by it
+	seq    uint64      // slot, once acknowledged
 	object plan.Object // once acknowledged
 }
 
@@ -79,8 +80,8 @@ func (t *Ticket) Done() <-chan struct{} { return t.done }
 // back after recovery.
 func (t *Ticket) Err() error { return t.err }
 
-func newBulk(scratch []entry) *bulk {
-	return &bulk{fill: -1, grow: slabMin, entries: scratch[:0], ticket: &Ticket{done: make(chan struct{})}}
+func newBulk(number uint64, scratch []entry) *bulk {
+	return &bulk{number: number, fill: -1, grow: slabMin, entries: scratch[:0], ticket: &Ticket{done: make(chan struct{})}}
 }
 
 // room is how much memory a frame of n bytes would make the bulk take.

@@ -2,7 +2,9 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -72,34 +74,48 @@ func (e *Engine) CleanNow(ctx context.Context) error {
 	return e.deleteObjects(ctx, due)
 }
 
+// deleteObjects deletes and forgets what it can; the rest is tried again.
 func (e *Engine) deleteObjects(ctx context.Context, objects []plan.Object) error {
-	for len(objects) > 0 {
-		n := min(len(objects), objstore.DeleteMax)
-		ids := make([]plan.ObjectID, 0, n)
-		gone := make(map[plan.ObjectID]bool, n)
-		var data, slots []string
-		for _, o := range objects[:n] {
-			if ids, gone[o.ID] = append(ids, o.ID), true; o.ID.Kind == plan.KindWAL {
-				slots = append(slots, o.Key())
-			} else {
-				data = append(data, o.Key())
-			}
-		}
-		if err := deleteKeys(ctx, e.deps.Objects, data); err != nil {
-			return err
-		}
-		if err := deleteKeys(ctx, e.deps.WALStore, slots); err != nil {
-			return err
-		}
-		e.indexes.Drop(func(id plan.ObjectID) bool { return gone[id] })
-		e.blocks.Drop(func(k blockKey) bool { return gone[k.object] })
-		if err := e.deps.Meta.ForgetObjects(ctx, ids); err != nil {
-			return fmt.Errorf("forget %d deleted objects: %w", n, err)
-		}
-		e.stats.objectsDeleted.Add(int64(n))
-		objects = objects[n:]
+	var errs []error
+	for chunk := range slices.Chunk(objects, objstore.DeleteMax) {
+		errs = append(errs, e.deleteSome(ctx, chunk))
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+func (e *Engine) deleteSome(ctx context.Context, objects []plan.Object) error {
+	var data, slots []string
+	for _, o := range objects {
+		if o.ID.Kind == plan.KindWAL {
+			slots = append(slots, o.Key())
+		} else {
+			data = append(data, o.Key())
+		}
+	}
+	left, failed := deleteEach(ctx, e.deps.Objects, data)
+	slotsLeft, slotsFailed := deleteEach(ctx, e.deps.WALStore, slots)
+	remain := make(map[string]bool, len(left)+len(slotsLeft))
+	for _, k := range append(left, slotsLeft...) {
+		remain[k] = true
+	}
+	ids := make([]plan.ObjectID, 0, len(objects))
+	gone := make(map[plan.ObjectID]bool, len(objects))
+	for _, o := range objects {
+		if !remain[o.Key()] {
+			ids, gone[o.ID] = append(ids, o.ID), true
+		}
+	}
+	err := errors.Join(failed, slotsFailed)
+	if len(ids) == 0 {
+		return err
+	}
+	e.indexes.Drop(func(id plan.ObjectID) bool { return gone[id] })
+	e.blocks.Drop(func(k blockKey) bool { return gone[k.object] })
+	if ferr := e.deps.Meta.ForgetObjects(ctx, ids); ferr != nil {
+		return errors.Join(err, fmt.Errorf("forget %d deleted objects: %w", len(ids), ferr))
+	}
+	e.stats.objectsDeleted.Add(int64(len(ids)))
+	return err
 }
 
 // leftovers are objects of this living epoch that were written, or may yet be,

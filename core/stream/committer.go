@@ -94,29 +94,16 @@ func (e *Engine) sealDue(lastSeal time.Time) (wait time.Duration, any bool) {
 
 // sealAndSubmit turns the open bulk into the slot, which has room.
 func (e *Engine) sealAndSubmit(ctx context.Context, slot uint64) error {
-	e.app.Lock()
-	if e.app.failed != nil {
-		e.app.Unlock()
-		return e.app.failed
+	b, err := e.takeOpen()
+	if err != nil {
+		return err
 	}
-	b := e.app.open
-	scratch := e.app.scratch
-	e.app.scratch = nil
-	e.app.open = newBulk(scratch)
-	e.app.openedAt = time.Time{}
-	e.app.pinned += b.mem
-	e.app.Unlock()
-
 	used := b.seal()
 	if cap(used) <= scratchMax {
 		e.app.Lock()
 		e.app.scratch = used
 		e.app.Unlock()
 	}
-	e.queue.Lock()
-	e.queue.inflight++
-	e.queue.cached += b.mem
-	e.queue.Unlock()
 	e.evict()
 
 	chunks, sum, err := b.build(e.header(plan.KindWAL, slot))
@@ -127,6 +114,33 @@ func (e *Engine) sealAndSubmit(ctx context.Context, slot uint64) error {
 		e.settle(b, fmt.Errorf("submit slot %d: %w", slot, err))
 	}
 	return err
+}
+
+// takeOpen takes the open bulk out and puts an empty one in its place. From here
+// on it counts as in flight.
+func (e *Engine) takeOpen() (*bulk, error) {
+	e.app.Lock()
+	defer e.app.Unlock()
+	if e.app.failed != nil {
+		return nil, e.app.failed
+	}
+	b := e.app.open
+	e.openBulk(e.app.scratch)
+	e.app.scratch = nil
+	e.app.openedAt = time.Time{}
+	e.app.pinned += b.mem
+	// In one step with leaving the open place: a drain must see it here or there.
+	e.queue.Lock()
+	e.queue.inflight++
+	e.queue.cached += b.mem
+	e.queue.Unlock()
+	return b, nil
+}
+
+// openBulk needs e.app held.
+func (e *Engine) openBulk(scratch []entry) {
+	e.app.bulks++
+	e.app.open = newBulk(e.app.bulks, scratch)
 }
 
 // header is that of a new object of this incarnation.

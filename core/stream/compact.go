@@ -16,6 +16,9 @@ const (
 	rewriteChecks = 16
 	// staleTries is how often a merge whose plan went stale is planned anew at once.
 	staleTries = 3
+	// badRetry is how long an unreadable object is left out: somebody may have
+	// restored it.
+	badRetry = time.Hour
 )
 
 // compactState belongs to the holder of turn.
@@ -23,6 +26,9 @@ type compactState struct {
 	turn    chan struct{}
 	seed    maphash.Seed
 	checked map[plan.ObjectID]uint64 // ranges that an object had when it was found live enough
+	// bad are objects that could not be read, and when to try again: they are left
+	// out, or the first of them would keep all others from being merged for ever.
+	bad map[plan.ObjectID]time.Time
 }
 
 // CompactNow merges until nothing is due: one job at a time, each planned on a
@@ -35,22 +41,48 @@ func (e *Engine) CompactNow(ctx context.Context) error {
 		return ctx.Err()
 	}
 	stale := 0
+	var bad []error
 	for {
 		if err := e.failure(); err != nil {
 			return err
 		}
 		did, err := e.compactOnce(ctx)
-		if errors.Is(err, mink.ErrConflict) && stale < staleTries {
+		switch {
+		case err == nil && !did:
+			return errors.Join(bad...)
+		case err == nil:
+		case errors.Is(err, mink.ErrConflict) && stale < staleTries:
 			stale++
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("compact: %w", err)
-		}
-		if !did {
-			return nil
+		case e.leaveOut(err):
+			bad = append(bad, fmt.Errorf("compact: %w", err))
+		default:
+			return errors.Join(append(bad, fmt.Errorf("compact: %w", err))...)
 		}
 	}
+}
+
+// sourceError says which object could not be read.
+type sourceError struct {
+	id  plan.ObjectID
+	err error
+}
+
+func (s *sourceError) Error() string { return s.err.Error() }
+func (s *sourceError) Unwrap() error { return s.err }
+
+// leaveOut reports that the error is one object's damage, which is left out of
+// the next plans.
+func (e *Engine) leaveOut(err error) bool {
+	var src *sourceError
+	if !errors.As(err, &src) || !errors.Is(classify(err), mink.ErrCorrupt) {
+		return false
+	}
+	if _, named := e.deps.Meta.View().Object(src.id); !named {
+		return false // not missing: the plan was stale
+	}
+	e.log.Error("an object cannot be read and is left out of merges", "object", fmt.Sprintf("%+v", src.id), "for", badRetry, "err", err)
+	e.compaction.bad[src.id] = time.Now().Add(badRetry)
+	return true
 }
 
 func (e *Engine) compactOnce(ctx context.Context) (bool, error) {
@@ -92,8 +124,14 @@ func (e *Engine) responsible(live []plan.WALID, writer plan.WALID) bool {
 func (e *Engine) myObjects(view View) []plan.Object {
 	live := liveWALs(view)
 	var mine []plan.Object
+	now := time.Now()
+	for id, until := range e.compaction.bad {
+		if now.After(until) {
+			delete(e.compaction.bad, id)
+		}
+	}
 	for o := range view.Objects() {
-		if e.responsible(live, o.WAL) {
+		if _, bad := e.compaction.bad[o.ID]; !bad && e.responsible(live, o.WAL) {
 			mine = append(mine, o)
 		}
 	}
@@ -128,7 +166,7 @@ func (e *Engine) rewriteJob(ctx context.Context, view View, mine []plan.Object) 
 		}
 		src, err := e.openSource(ctx, o.ID, false)
 		if err != nil {
-			return plan.Job{}, false, err
+			return plan.Job{}, false, &sourceError{o.ID, err}
 		}
 		live, total := liveBytes(src, ranges)
 		if plan.RewriteDue(live, total) {
@@ -192,7 +230,7 @@ func (e *Engine) merge(ctx context.Context, view View, job plan.Job) error {
 		for _, o := range m.written {
 			keys = append(keys, o.Key())
 		}
-		if derr := deleteKeys(ctx, e.deps.Objects, keys); derr != nil {
+		if _, derr := deleteEach(ctx, e.deps.Objects, keys); derr != nil {
 			e.abandon(m.written)
 		}
 	default:

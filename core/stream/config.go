@@ -119,9 +119,10 @@ func (c Config) Validate() error {
 	}{
 		{"WALIdleWait", c.WALIdleWait >= 0}, {"WALBatchInterval", c.WALBatchInterval >= 0},
 		{"WALBatchBytes", c.WALBatchBytes > 0}, {"WALBulkBytesMax", c.WALBulkBytesMax >= c.WALBatchBytes},
-		{"WALWindow", c.WALWindow >= 1 && c.WALWindow <= 1<<15}, {"WALGiveUpAfter", c.WALGiveUpAfter > 0},
+		{"WALWindow", c.WALWindow >= 1 && c.WALWindow <= 1024}, {"WALGiveUpAfter", c.WALGiveUpAfter > 0},
 		{"RecordBytesMax", c.RecordBytesMax > 0 && c.RecordBytesMax <= object.MaxBody/2},
-		{"LogCacheBytes", c.throttleAt() >= c.RecordBytesMax+slabMax}, // or the longest frame never fits {"BlockCacheBytes", c.BlockCacheBytes >= 0}, {"IndexCacheBytes", c.IndexCacheBytes >= 0},
+		{"LogCacheBytes", c.throttleAt() >= c.RecordBytesMax+slabMax}, // or the longest frame never fits
+		{"BlockCacheBytes", c.BlockCacheBytes >= 0}, {"IndexCacheBytes", c.IndexCacheBytes >= 0},
 		{"ReadaheadMin", c.ReadaheadMin > 0}, {"ReadaheadMax", c.ReadaheadMax >= c.ReadaheadMin}, {"ReadaheadBudget", c.ReadaheadBudget >= 0},
 		{"WALUploadInterval", c.WALUploadInterval > 0}, {"UploadBytes", c.UploadBytes > 0}, {"StreamObjectBytes", c.StreamObjectBytes > 0},
 		{"CompactInterval", c.CompactInterval > 0}, {"CompactReadBytes", c.CompactReadBytes > 0},

@@ -46,6 +46,7 @@ type Engine struct {
 	app struct {
 		sync.Mutex
 		open     *bulk
+		bulks    uint64    // number of the open one
 		openedAt time.Time // first append of the open bulk
 		pinned   int64     // accounted bytes of sealed bulks that are not uploaded
 		streams  map[mink.StreamID]*Stream
@@ -114,7 +115,7 @@ func New(cfg Config, deps Deps) (*Engine, error) {
 
 func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e := &Engine{cfg: cfg, deps: deps, log: log, wal: w}
-	e.app.open = newBulk(nil)
+	e.openBulk(nil)
 	e.app.streams = map[mink.StreamID]*Stream{}
 	e.app.closing = map[mink.StreamID]*Stream{}
 	e.blocks = cache.New[blockKey, []Frame](cfg.BlockCacheBytes)
@@ -125,6 +126,7 @@ func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e.loops = e.newLoops()
 	e.uploads.turn, e.compaction.turn, e.cleaning.turn = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	e.compaction.checked, e.compaction.seed = map[plan.ObjectID]uint64{}, maphash.MakeSeed()
+	e.compaction.bad = map[plan.ObjectID]time.Time{}
 	return e
 }
 
@@ -232,7 +234,7 @@ func (e *Engine) fail(err error) {
 	}
 	e.app.failed = err
 	b := e.app.open
-	e.app.open = newBulk(nil)
+	e.openBulk(nil)
 	streams := make([]*Stream, 0, len(e.app.streams))
 	for _, s := range e.app.streams {
 		streams = append(streams, s)

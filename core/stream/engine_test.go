@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -334,3 +335,19 @@ func TestStopDrains(t *testing.T) {
 
 // permutation is a seeded order of 0..n-1.
 func permutation(seed uint64, n int) []int { return seeded(seed).Perm(n) }
+
+func TestConfigNamesEachField(t *testing.T) {
+	for name, breakIt := range map[string]func(*stream.Config){
+		"BlockCacheBytes": func(c *stream.Config) { c.BlockCacheBytes = -1 },
+		"IndexCacheBytes": func(c *stream.Config) { c.IndexCacheBytes = -1 },
+		"LogCacheBytes":   func(c *stream.Config) { c.LogCacheBytes = c.RecordBytesMax },
+		"WALWindow":       func(c *stream.Config) { c.WALWindow = 1025 },
+		"ReadTimeout":     func(c *stream.Config) { c.ReadTimeout = 0 },
+	} {
+		c := newWorld(t).cfg
+		breakIt(&c)
+		if err := c.Validate(); !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), name+" is out of range") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

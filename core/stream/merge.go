@@ -53,7 +53,7 @@ func (m *merger) run(ctx context.Context) (plan.ReplaceObjects, error) {
 	for _, id := range m.job.Sources {
 		src, err := m.engine.openSource(ctx, id, false)
 		if err != nil {
-			return plan.ReplaceObjects{}, err
+			return plan.ReplaceObjects{}, &sourceError{id, err}
 		}
 		m.sources[id] = newInput(m.engine, src)
 		for _, r := range m.view.ObjectRanges(id) {
@@ -295,5 +295,5 @@ func (in *input) checkpoint(ctx context.Context, v plan.Stream) ([]byte, error) 
 }
 
 func (in *input) wrong(id mink.StreamID, at mink.Offset, err error) error {
-	return fmt.Errorf("object %s, stream %d at %d: %w", in.object.Key(), id, at, err)
+	return &sourceError{in.object.ID, fmt.Errorf("object %s, stream %d at %d: %w", in.object.Key(), id, at, err)}
 }

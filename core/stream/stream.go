@@ -34,7 +34,7 @@ type Stream struct {
 
 	// Guarded by engine.app.
 	app struct {
-		bulk   *bulk // the open bulk in which run is this stream's; stale otherwise
+		bulk   uint64 // number of the bulk in which run is this stream's; not a pointer, or a silent stream would keep a bulk for ever
 		run    int
 		pinned int64 // bytes appended and not yet uploaded
 		closed bool
@@ -183,15 +183,17 @@ func (s *Stream) publish(g segment) {
 	s.wake()
 }
 
-// evict forgets the oldest segment, which must be the bulk's.
+// evict forgets the segments up to the bulk's. Two evictions may be under way at
+// once, and the one of the later bulk come first: it takes the older ones along,
+// which have left the queue by then. Nothing is left when the stream was closed
+// since, or opened after the bulk.
 func (s *Stream) evict(b *bulk) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.mu.chain) == 0 || s.mu.chain[0].bulk != b {
-		return // closed since, or opened after the bulk
+	for len(s.mu.chain) > 0 && s.mu.chain[0].bulk.seq <= b.seq {
+		s.mu.chain[0] = segment{}
+		s.mu.chain = s.mu.chain[1:]
 	}
-	s.mu.chain[0] = segment{}
-	s.mu.chain = s.mu.chain[1:]
 	if len(s.mu.chain) == 0 {
 		s.mu.chain = nil
 	}

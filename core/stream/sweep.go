@@ -67,6 +67,7 @@ func (e *Engine) sweepSlots(ctx context.Context, w plan.WAL, known func(plan.Obj
 // sweepPrefix lists a prefix to its end and deletes what is dead.
 func (e *Engine) sweepPrefix(ctx context.Context, store objstore.Store, prefix string, dead func(objstore.ObjectInfo) bool) error {
 	after := ""
+	var errs []error
 	for {
 		page, err := store.List(ctx, objstore.ListRequest{Prefix: prefix, StartAfter: after})
 		if err != nil {
@@ -78,16 +79,16 @@ func (e *Engine) sweepPrefix(ctx context.Context, store objstore.Store, prefix s
 				keys = append(keys, o.Key)
 			}
 		}
-		for len(keys) > 0 {
-			n := min(len(keys), objstore.DeleteMax)
-			if err := deleteKeys(ctx, store, keys[:n]); err != nil {
-				return fmt.Errorf("sweep %s: %w", prefix, err)
-			}
-			e.stats.orphansDeleted.Add(int64(n))
-			keys = keys[n:]
+		left, err := deleteEach(ctx, store, keys)
+		e.stats.orphansDeleted.Add(int64(len(keys) - len(left)))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sweep %s: %w", prefix, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if !page.More {
-			return nil
+			return errors.Join(errs...)
 		}
 	}
 }
@@ -115,7 +116,7 @@ func (e *Engine) sweepLeftovers(ctx context.Context, view View) error {
 			keep = append(keep, l)
 			continue
 		}
-		if err := deleteKeys(ctx, e.deps.Objects, []string{l.object.Key()}); err != nil {
+		if _, err := deleteEach(ctx, e.deps.Objects, []string{l.object.Key()}); err != nil {
 			keep, failed = append(keep, l), err
 			continue
 		}

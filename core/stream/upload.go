@@ -31,7 +31,8 @@ type uploadState struct {
 	turn      chan struct{}
 	commitSeq uint64         // last accepted
 	pending   *pendingCommit // sent, outcome unknown
-	slotsGone uint64         // own slots below are deleted, or named and left to CleanNow
+	slotsGone uint64         // own slots below are deleted, in slotsLeft, or left to CleanNow
+	slotsLeft []string       // keys of own slots that could not be deleted
 	objectSeq atomic.Uint64  // last object id given out; shared with compaction
 }
 
@@ -41,9 +42,10 @@ type pendingCommit struct {
 	bulks   int
 }
 
-// UploadNow turns every acknowledged bulk into stream objects, commits them,
-// trims the WAL, and carries out held trims. With nothing to do it makes no
-// request. A failed step changes nothing and is made anew by the next call.
+// UploadNow turns every bulk that is acknowledged when it begins into stream
+// objects, commits them, trims the WAL, and carries out held trims. With nothing
+// to do it makes no request. A failed step changes nothing and is made anew by
+// the next call.
 func (e *Engine) UploadNow(ctx context.Context) error {
 	select {
 	case e.uploads.turn <- struct{}{}:
@@ -51,6 +53,7 @@ func (e *Engine) UploadNow(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	last := e.lastAcked() // under load there is always a newer one
 	for more := true; more; {
 		if err := e.failure(); err != nil && !errors.Is(err, errStopped) {
 			return err
@@ -69,10 +72,19 @@ func (e *Engine) UploadNow(ctx context.Context) error {
 			return err
 		}
 		e.queue.Lock()
-		more = len(e.queue.acked) > 0
+		more = len(e.queue.acked) > 0 && e.queue.acked[0].seq <= last
 		e.queue.Unlock()
 	}
 	return errors.Join(e.flushTrims(ctx), e.deleteSlots(ctx))
+}
+
+func (e *Engine) lastAcked() (seq uint64) {
+	e.queue.Lock()
+	defer e.queue.Unlock()
+	if n := len(e.queue.acked); n > 0 {
+		seq = e.queue.acked[n-1].seq
+	}
+	return seq
 }
 
 // part is what one upload holds of one stream.
@@ -383,43 +395,59 @@ func (e *Engine) uploaded(n int) {
 }
 
 // deleteSlots removes own WAL slots below the committed trim that no range
-// names. Named ones are destroyed by metadata later, and deleted by CleanNow.
+// names or has named: those are destroyed by metadata, now or later, and deleted
+// by CleanNow when their grace is over.
 func (e *Engine) deleteSlots(ctx context.Context) error {
 	view := e.deps.Meta.View()
 	w, ok := view.WAL(e.deps.WAL.Epoch)
-	if !ok {
+	if !ok || e.uploads.slotsGone >= w.Trim && len(e.uploads.slotsLeft) == 0 {
 		return nil
 	}
-	var keys []string
+	destroyed := map[plan.ObjectID]bool{}
+	for d := range view.Destroyed() {
+		if id := d.Object.ID; id.Kind == plan.KindWAL && id.Epoch == w.ID.Epoch {
+			destroyed[id] = true
+		}
+	}
+	keys := e.uploads.slotsLeft
 	for seq := e.uploads.slotsGone; seq < w.Trim; seq++ {
-		_, named := view.Object(plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindWAL, Seq: seq})
-		if plan.SlotDeletable(w, seq, named) {
+		id := plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindWAL, Seq: seq}
+		_, named := view.Object(id)
+		if plan.SlotDeletable(w, seq, named) && !destroyed[id] {
 			keys = append(keys, plan.Key(w.ID, plan.KindWAL, seq))
 		}
-		if len(keys) == objstore.DeleteMax || seq+1 == w.Trim {
-			if err := deleteKeys(ctx, e.deps.WALStore, keys); err != nil {
-				return fmt.Errorf("delete slots of wal %s below %d: %w", w.ID, w.Trim, err)
-			}
-			e.stats.slotsDeleted.Add(int64(len(keys)))
-			keys, e.uploads.slotsGone = nil, seq+1
-		}
+	}
+	e.uploads.slotsGone = w.Trim
+	left, err := deleteEach(ctx, e.deps.WALStore, keys)
+	e.stats.slotsDeleted.Add(int64(len(keys) - len(left)))
+	if e.uploads.slotsLeft = left; err != nil {
+		return fmt.Errorf("delete slots of wal %s below %d: %w", w.ID, w.Trim, err)
 	}
 	return nil
 }
 
-// deleteKeys deletes at most objstore.DeleteMax keys.
-func deleteKeys(ctx context.Context, store objstore.Store, keys []string) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	resp, err := store.DeleteBatch(ctx, keys)
-	if err != nil {
-		return err
-	}
-	for i, err := range resp.Errors {
-		if err != nil {
-			return fmt.Errorf("delete %s: %w", keys[i], err)
+// deleteEach deletes all that it can and answers which keys may still be there,
+// and why: one that the store does not delete must not keep the others.
+func deleteEach(ctx context.Context, store objstore.Store, keys []string) (left []string, err error) {
+	var errs []error
+	for len(keys) > 0 {
+		n := min(len(keys), objstore.DeleteMax)
+		resp, err := store.DeleteBatch(ctx, keys[:n])
+		if err != nil { // nor will the next ones
+			return append(left, keys...), errors.Join(append(errs, err)...)
 		}
+		for i, err := range resp.Errors {
+			if err != nil {
+				left = append(left, keys[i])
+				if len(errs) < errorsMax {
+					errs = append(errs, fmt.Errorf("delete %s: %w", keys[i], err))
+				}
+			}
+		}
+		keys = keys[n:]
 	}
-	return nil
+	return left, errors.Join(errs...)
 }
+
+// errorsMax bounds how many keys that were not deleted one message names.
+const errorsMax = 10
