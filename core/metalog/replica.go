@@ -83,7 +83,9 @@ func Open(ctx context.Context, log Log, cfg Config, logger *slog.Logger) (*Repli
 		done:  make(chan struct{}),
 	}
 	r.view.Store(&view{state: cluster.NewState()})
-	snap, err := r.newestSnapshot(ctx)
+	load, cancel := context.WithTimeout(ctx, cfg.ReloadTimeout) // a database that hangs is an error
+	snap, err := r.newestSnapshot(load)
+	cancel()
 	if err != nil {
 		return nil, fmt.Errorf("open metadata: %w", err)
 	}

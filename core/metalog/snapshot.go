@@ -82,7 +82,9 @@ func (r *Replica) readSnapshot(ctx context.Context, info SnapshotInfo) (*view, e
 // or nil. An unreadable one is reported loudly: the one before it and the log
 // that is kept for it hold everything.
 func (r *Replica) newestSnapshot(ctx context.Context) (*view, error) {
-	infos, err := r.log.Snapshots(ctx)
+	list, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
+	infos, err := r.log.Snapshots(list)
+	cancel()
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}

@@ -82,7 +82,16 @@ func (r *run) ensure(what string, f func(context.Context, *Process) error) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	r.Broken("%s does not succeed: %v", what, last)
+	var states []string
+	for _, p := range r.Processes() {
+		s := fmt.Sprintf("node %d: read metadata %t, paused %t", p.ID, p.Node() != nil, p.Paused())
+		if n := p.Node(); n != nil {
+			_, epoch := n.Self()
+			s += fmt.Sprintf(", epoch %d, at index %d", epoch, n.View().Index())
+		}
+		states = append(states, s)
+	}
+	r.Broken("%s does not succeed: %v; processes: %v", what, last, states)
 }
 
 func (r *run) createTable(buckets int32, options map[string]string) {
@@ -202,7 +211,9 @@ func (r *run) breakSomething() {
 	}
 	p := procs[r.rng.IntN(len(procs))]
 	delay := time.Duration(r.rng.Int64N(int64(2 * time.Second)))
-	switch r.rng.IntN(13) {
+	step := r.rng.IntN(13)
+	r.cfg.Logger.Info("chaos", "step", step, "node", p.ID)
+	switch step {
 	case 0, 1, 2:
 		p.Crash()
 		r.later(delay, func() { r.Start(p.ID) })
