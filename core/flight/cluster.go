@@ -45,7 +45,8 @@ func (s *service) listOffsets(ctx context.Context, b api.ListOffsets) (any, erro
 				o.Offset, err = resolve(ctx, log, at)
 			}
 			if err != nil {
-				o.Error = s.leaderError(o.Bucket, err).Error()
+				err = s.leaderError(o.Bucket, err)
+				o.Error, o.Code = err.Error(), codeOf(err)
 			}
 			return nil
 		})

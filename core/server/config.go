@@ -54,7 +54,7 @@ type Config struct {
 	WALBatchInterval      units.Duration `koanf:"wal_batch_interval" doc:"Shortest time between two write-ahead objects under load: bounds requests, which are the bill. 0: by the store, 5ms on a local directory, 200ms in a cloud."`
 	WALBatchBytes         units.Size     `koanf:"wal_batch_bytes" doc:"A write-ahead object of this size is sent without waiting."`
 	WALIdleWait           units.Duration `koanf:"wal_idle_wait" doc:"How long a lone append waits for company. 0: by the store, at once on a local directory, 5ms in a cloud."`
-	ObjectGrace           units.Duration `koanf:"object_grace" doc:"How long an object that nothing names any more stays on the store before it is deleted."`
+	ObjectGrace           units.Duration `koanf:"object_grace" doc:"How long an object that nothing names any more stays on the store before it is deleted; below 2m it also limits how long one read from the store may take."`
 	CompactionInterval    units.Duration `koanf:"compaction_interval" doc:"How often small stream objects are looked for that are worth merging."`
 	ObjectCleanupInterval units.Duration `koanf:"object_cleanup_interval" doc:"How often objects that nothing names any more, and whose grace is over, are deleted."`
 	OrphanAge             units.Duration `koanf:"orphan_age" doc:"Age at which an object that a killed node left behind unnamed is deleted; also how often such are looked for."`

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"net"
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
@@ -15,18 +14,11 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// flightListener is the Flight edge as the assembly runs it.
-type flightListener interface {
-	Addr() net.Addr
-	Run(ctx context.Context) error
-	Close() error
-}
-
-func openFlight(ctx context.Context, cfg Config, b *backend, logger *slog.Logger) (flightListener, error) {
+func openFlight(ctx context.Context, cfg Config, b *backend, metrics flight.Metrics, logger *slog.Logger) (*flight.Server, error) {
 	c := flight.Default()
 	c.Listen, c.ClusterID, c.Version = cfg.Listen, cfg.ClusterID, Version
 	c.MessageBytesMax = int(cfg.MessageBytesMax)
-	s, err := flight.New(c, flightBackend{b}, nil, logger)
+	s, err := flight.New(c, flightBackend{b}, metrics, logger)
 	if err != nil {
 		return nil, err
 	}

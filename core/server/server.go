@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mink-project/mink/core/coordinator"
+	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/kafka"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/sqllog"
@@ -49,7 +50,7 @@ type parts struct {
 	coordinator *coordinator.Coordinator
 	ops         *ops.Server
 	kafka       *kafka.Server // nil once it runs
-	flight      flightListener
+	flight      *flight.Server
 	http        net.Listener
 	addresses   Addresses // bound
 }
@@ -127,7 +128,7 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 			return inUse("kafka_listen", p.cfg.KafkaListen, err)
 		}
 	}
-	if p.flight, err = openFlight(ctx, p.cfg, backend, p.logger); err != nil {
+	if p.flight, err = openFlight(ctx, p.cfg, backend, p.ops.Flight(), p.logger); err != nil {
 		return inUse("listen", p.cfg.Listen, err)
 	}
 	return p.buildNode()
@@ -169,6 +170,7 @@ func (p *parts) streamConfig() (stream.Config, error) {
 	c.WALBulkBytesMax = max(c.WALBulkBytesMax, c.WALBatchBytes)
 	c.WALGiveUpAfter = 2 * time.Duration(p.cfg.LeaseTTL)
 	c.DestroyGrace = time.Duration(p.cfg.ObjectGrace)
+	c.ReadTimeout = min(c.ReadTimeout, max(c.DestroyGrace, time.Second)) // deletion waits for both
 	c.CompactInterval = time.Duration(p.cfg.CompactionInterval)
 	c.CleanInterval = time.Duration(p.cfg.ObjectCleanupInterval)
 	c.OrphanAge = time.Duration(p.cfg.OrphanAge)

@@ -139,6 +139,7 @@ type BucketOffset struct {
 	Offset mink.Offset    `json:"offset"`
 	Values []string       `json:"partition,omitempty"` // partition values
 	Error  string         `json:"error,omitempty"`
+	Code   string         `json:"code,omitempty"` // reason of the error, a Reason constant
 }
 
 // Producer is a named producer's position in its source and the end offsets

@@ -186,8 +186,15 @@ func (c *Client) offsetsOf(ctx context.Context, r ScanRequest, at string) (map[m
 			return err
 		}
 		for _, o := range list {
+			if r.Bucket >= 0 && o.Bucket.Index != r.Bucket {
+				continue
+			}
 			if o.Error != "" {
-				return fmt.Errorf("offset of bucket %s: %s: %w", o.Bucket, o.Error, mink.ErrUnavailable)
+				class := reasons[o.Code]
+				if class == nil { // another node leads it by now, or a node that does not say
+					class = mink.ErrUnavailable
+				}
+				return fmt.Errorf("offset of bucket %s: %w", o.Bucket, &serverError{text: o.Error, class: class})
 			}
 			m[o.Bucket] = o
 		}
