@@ -256,7 +256,8 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 	case x < 50:
 		if w, ok := pick(m, dead); ok {
 			objects, items, end := m.slots(w.ID, w.Trim, slices.Collect(v.StreamsLedBy(w.ID.Epoch)))
-			return RecoverWALCommand(plan.RecoverWAL{WAL: w.ID, Lease: lease, End: end, Objects: objects, Items: items})
+			parts := plan.RecoverParts(plan.RecoverWAL{WAL: w.ID, Lease: lease, From: w.Trim, End: end, Objects: objects, Items: items}, 1+m.r.IntN(20))
+			return RecoverWALCommand(parts[m.r.IntN(len(parts))])
 		}
 	case x < 56:
 		if w, ok := pick(m, dead); ok {

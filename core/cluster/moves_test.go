@@ -385,7 +385,7 @@ func (m *moves) coordinate(n *moveNode) {
 // trim on, whole: apply clips.
 func (m *moves) recover(n *moveNode, w plan.WAL, lease mink.LeaseEpoch) {
 	m.tombs[w.ID.Epoch] = true
-	c := plan.RecoverWAL{WAL: w.ID, Lease: lease, End: w.Trim}
+	c := plan.RecoverWAL{WAL: w.ID, Lease: lease, From: w.Trim, End: w.Trim}
 	for {
 		o := slotObject(w.ID, c.End)
 		content, there := m.store[o.ID]
@@ -398,11 +398,14 @@ func (m *moves) recover(n *moveNode, w plan.WAL, lease mink.LeaseEpoch) {
 		}
 		c.End++
 	}
-	m.send(n, RecoverWALCommand(c), func(r *clusterpb.Result) {
-		if r.Code == clusterpb.Code_OK {
-			m.recovered++
-		}
-	})
+	// In parts, any of which may get lost: none may count without those before it.
+	for _, part := range plan.RecoverParts(c, 1+m.r.IntN(10)) {
+		m.send(n, RecoverWALCommand(part), func(r *clusterpb.Result) {
+			if r.Code == clusterpb.Code_OK && !part.Part {
+				m.recovered++
+			}
+		})
+	}
 }
 
 func (m *moves) holds(id plan.ObjectID, stream mink.StreamID, start, end mink.Offset) bool {

@@ -183,9 +183,12 @@ func (t *txn) recoverWAL(c *clusterpb.RecoverWAL) *clusterpb.Result {
 			return r
 		}
 	}
-	cmd := plan.RecoverWAL{WAL: wal, Lease: mink.LeaseEpoch(c.GetLease()), End: c.GetEnd(), Objects: objects, Items: items}
+	cmd := plan.RecoverWAL{WAL: wal, Lease: mink.LeaseEpoch(c.GetLease()), End: c.GetEnd(), Objects: objects, Items: items, Part: c.GetPart(), From: c.GetFrom()}
 	if w.Recovered { // only with the fault
 		t.setWAL(wal.Epoch, func(w *walEntry) { w.Recovered = false })
+	}
+	if len(w.lost) > 0 && c.GetPart() {
+		return invalid("recover wal %s in parts: it has accepted losses, whose ranges only the whole log shows", wal)
 	}
 	if len(w.lost) > 0 {
 		return t.recoverAcrossLoss(w, cmd)

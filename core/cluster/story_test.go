@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -314,7 +315,8 @@ func (st *story) objectCommand(w plan.WALID, verb string, args []string) *cluste
 	case "recover":
 		dead := st.walOf(mink.NodeEpoch(st.num(args[0])))
 		objects, items := st.places(dead, args)
-		return RecoverWALCommand(plan.RecoverWAL{WAL: dead, Lease: mink.LeaseEpoch(st.arg(args, "lease")), End: uint64(st.arg(args, "end")), Objects: objects, Items: items})
+		return RecoverWALCommand(plan.RecoverWAL{WAL: dead, Lease: mink.LeaseEpoch(st.arg(args, "lease")), End: uint64(st.arg(args, "end")), Objects: objects, Items: items,
+			From: uint64(max(0, st.arg(args, "from"))), Part: slices.Contains(args, "part")})
 	case "trim":
 		var trims []plan.Trim
 		for _, a := range args {

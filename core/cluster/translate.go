@@ -30,7 +30,7 @@ func ReplaceObjectsCommand(c plan.ReplaceObjects) *clusterpb.Command {
 // RecoverWALCommand is the command's wire form.
 func RecoverWALCommand(c plan.RecoverWAL) *clusterpb.Command {
 	return &clusterpb.Command{Kind: &clusterpb.Command_RecoverWal{RecoverWal: &clusterpb.RecoverWAL{
-		Wal: walPB(c.WAL), Lease: int64(c.Lease), End: c.End, Objects: objectsPB(c.Objects), Items: itemsPB(c.Items, c.Objects),
+		Wal: walPB(c.WAL), Lease: int64(c.Lease), End: c.End, Part: c.Part, From: c.From, Objects: objectsPB(c.Objects), Items: itemsPB(c.Items, c.Objects),
 	}}}
 }
 

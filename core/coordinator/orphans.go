@@ -144,6 +144,11 @@ func (c *Coordinator) recovered(epoch mink.NodeEpoch, losses int, err error) {
 	}
 }
 
+// recoverItems bounds the items of one RecoverWAL command, below the 16 MiB that
+// an entry of the metadata log may have: the log of a node whose uploads failed
+// for a while, with thousands of busy buckets, holds more.
+const recoverItems = 400_000
+
 func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WAL) error {
 	nonce, err := randomNonce()
 	if err != nil {
@@ -168,11 +173,15 @@ func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WA
 	if err != nil {
 		return err
 	}
-	err = c.propose(ctx, cluster.RecoverWALCommand(plan.RecoverWAL{
-		WAL: w.ID, Lease: l.Epoch, End: r.End, Objects: r.Objects, Items: r.Items,
-	}))
-	if err != nil {
-		return err
+	whole := plan.RecoverWAL{WAL: w.ID, Lease: l.Epoch, From: w.Trim, End: r.End, Objects: r.Objects, Items: r.Items}
+	parts := []plan.RecoverWAL{whole}
+	if len(lost) == 0 {
+		parts = plan.RecoverParts(whole, recoverItems)
+	}
+	for _, part := range parts {
+		if err := c.propose(ctx, cluster.RecoverWALCommand(part)); err != nil {
+			return err
+		}
 	}
 	c.logger.Info("write-ahead log recovered", "wal", w.ID.String(), "slots", r.End-min(w.Trim, r.End), "objects", len(r.Objects), "took", time.Since(began))
 	return nil

@@ -1394,6 +1394,8 @@ type RecoverWAL struct {
 	End           uint64                 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	Objects       []*Object              `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
 	Items         *Items                 `protobuf:"bytes,5,opt,name=items,proto3" json:"items,omitempty"`
+	Part          bool                   `protobuf:"varint,6,opt,name=part,proto3" json:"part,omitempty"` // slots below end only: raises the trim, the log is not recovered yet
+	From          uint64                 `protobuf:"varint,7,opt,name=from,proto3" json:"from,omitempty"` // first slot that the command speaks of; refused above the trim
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1461,6 +1463,20 @@ func (x *RecoverWAL) GetItems() *Items {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *RecoverWAL) GetPart() bool {
+	if x != nil {
+		return x.Part
+	}
+	return false
+}
+
+func (x *RecoverWAL) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
 }
 
 type Release struct {
@@ -4105,14 +4121,16 @@ const file_cluster_proto_rawDesc = "" +
 	"\bbased_on\x18\x02 \x01(\x04R\abasedOn\x123\n" +
 	"\asources\x18\x03 \x03(\v2\x19.mink.cluster.v1.ObjectIDR\asources\x121\n" +
 	"\aobjects\x18\x04 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
-	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\"\xbf\x01\n" +
+	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\"\xe7\x01\n" +
 	"\n" +
 	"RecoverWAL\x12(\n" +
 	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x03R\x05lease\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x04R\x03end\x121\n" +
 	"\aobjects\x18\x04 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
-	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\"\xf1\x01\n" +
+	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\x12\x12\n" +
+	"\x04part\x18\x06 \x01(\bR\x04part\x12\x12\n" +
+	"\x04from\x18\a \x01(\x04R\x04from\"\xf1\x01\n" +
 	"\aRelease\x12(\n" +
 	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\x03R\x06stream\x12!\n" +

@@ -58,7 +58,8 @@ func ApplyCommitObjects(v State, c CommitObjects) (Delta, error) {
 	return d, nil
 }
 
-// ApplyRecoverWAL registers a dead node's log by reference and ends it. A second
+// ApplyRecoverWAL registers a dead node's log by reference and ends it; of a
+// Part, it raises the trim: whoever recovers the rest goes on there. A second
 // recovery of an epoch changes nothing. Offsets below a stream's committed end
 // are clipped (slots above the trim may hold them); a gap is mink.ErrConflict. The
 // caller has checked the lease.
@@ -71,6 +72,8 @@ func ApplyRecoverWAL(v State, c RecoverWAL) (Delta, error) {
 		return Delta{}, nil
 	case !w.Sealed:
 		return Delta{}, fmt.Errorf("recover wal %s: it is not sealed: %w", c.WAL, mink.ErrConflict)
+	case c.From > w.Trim: // a part before this one is missing
+		return Delta{}, fmt.Errorf("recover wal %s from slot %d: its trim is %d: %w", c.WAL, c.From, w.Trim, mink.ErrConflict)
 	case c.End < w.Trim:
 		return Delta{}, fmt.Errorf("recover wal %s: end %d is below its trim %d: %w", c.WAL, c.End, w.Trim, mink.ErrInvalid)
 	}
@@ -86,7 +89,11 @@ func ApplyRecoverWAL(v State, c RecoverWAL) (Delta, error) {
 	if err := ed.appendItems(c.WAL, c.Items, clipBelowEnd); err != nil {
 		return Delta{}, fmt.Errorf("recover wal %s: %w", c.WAL, err)
 	}
-	w.Recovered, w.End = true, c.End
+	if c.Part {
+		w.Trim = c.End
+	} else {
+		w.Recovered, w.End = true, c.End
+	}
 	d := ed.finish(c.Objects, false)
 	d.WAL = &w
 	return d, nil

@@ -175,6 +175,11 @@ type RecoverWAL struct {
 	End     uint64
 	Objects []Object
 	Items   []Item
+	// From is the first slot that the command speaks of: refused above the trim.
+	From uint64
+	// Part: only slots below End are taken over, and End becomes the trim; the rest
+	// follows. A log can hold more items than one entry of the metadata log takes.
+	Part bool
 }
 
 // Release hands a stream over from its living owner: the bucket fence.
