@@ -74,3 +74,31 @@ func TestDrainSeesABulkThatIsBeingSealed(t *testing.T) {
 		t.Fatalf("a drain found nothing to wait for: %v", err)
 	}
 }
+
+// Failure 3: an append is acknowledged once it can be read, never before.
+func TestAcknowledgedIsVisible(t *testing.T) {
+	e, streams, _ := alone(t, 2000, 1<<30)
+	for range 30 {
+		var last *Ticket
+		for _, s := range streams {
+			last = s.appendBytes(t, 10)
+		}
+		ready, seen := make(chan struct{}), make(chan int)
+		go func() {
+			close(ready)
+			<-last.Done()
+			hidden := 0
+			for i := len(streams) - 1; i >= 0; i-- { // the last to become visible first
+				if s := streams[i]; s.HighWatermark() != s.LogEnd() {
+					hidden++
+				}
+			}
+			seen <- hidden
+		}()
+		<-ready
+		e.sealNow(t)
+		if hidden := <-seen; hidden > 0 {
+			t.Fatalf("%d acknowledged records are not visible", hidden)
+		}
+	}
+}
