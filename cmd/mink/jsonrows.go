@@ -90,7 +90,7 @@ var jsonNull = json.RawMessage("null")
 func (r *jsonRows) add(columns [][]json.RawMessage, row map[string]json.RawMessage) error {
 	for name := range row {
 		if _, ok := r.index[name]; !ok {
-			return fmt.Errorf("the table has no column %q; it has %s: %w", name, strings.Join(r.names(), ", "), mink.ErrInvalid)
+			return fmt.Errorf("the table has no column %q; it has %s: %w", name, strings.Join(columnNames(r.schema), ", "), mink.ErrInvalid)
 		}
 	}
 	for i, f := range r.schema.Fields() {
@@ -104,14 +104,6 @@ func (r *jsonRows) add(columns [][]json.RawMessage, row map[string]json.RawMessa
 		columns[i] = append(columns[i], v)
 	}
 	return nil
-}
-
-func (r *jsonRows) names() []string {
-	names := make([]string, r.schema.NumFields())
-	for i, f := range r.schema.Fields() {
-		names[i] = f.Name
-	}
-	return names
 }
 
 func (r *jsonRows) build(columns [][]json.RawMessage, rows int) (arrow.RecordBatch, error) {

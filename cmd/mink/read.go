@@ -3,18 +3,17 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
 	"slices"
-	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/csv"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/spf13/cobra"
 
@@ -157,7 +156,7 @@ func withMeta(b client.Batch, rec arrow.RecordBatch) arrow.RecordBatch {
 func (a *app) printer(format string, schema *arrow.Schema) rowPrinter {
 	switch format {
 	case "csv":
-		return &csvPrinter{csv.NewWriter(a.out, schema, csv.WithHeader(true), csv.WithNullWriter(""))}
+		return &csvPrinter{w: csv.NewWriter(a.out)}
 	case "arrow":
 		return &arrowPrinter{ipc.NewWriter(a.out, ipc.WithSchema(schema))}
 	case "table":
@@ -172,15 +171,62 @@ type jsonPrinter struct{ out io.Writer }
 func (p jsonPrinter) print(rec arrow.RecordBatch) error { return array.RecordToJSON(rec, p.out) }
 func (p jsonPrinter) close() error                      { return nil }
 
-type csvPrinter struct{ w *csv.Writer }
+// csvPrinter writes what write --format csv reads. Arrow's CSV writer panics on
+// TIME and ROW.
+type csvPrinter struct {
+	w      *csv.Writer
+	header bool
+}
 
 func (p *csvPrinter) print(rec arrow.RecordBatch) error {
-	if err := p.w.Write(rec); err != nil {
-		return err
+	record := make([]string, rec.NumCols())
+	if !p.header {
+		p.header = true
+		for i, f := range rec.Schema().Fields() {
+			record[i] = f.Name
+		}
+		if err := p.w.Write(record); err != nil {
+			return err
+		}
 	}
-	return p.w.Flush()
+	for row := range int(rec.NumRows()) {
+		for i, c := range rec.Columns() {
+			record[i] = csvCell(c, row)
+		}
+		if err := p.w.Write(record); err != nil {
+			return err
+		}
+	}
+	return p.close()
 }
-func (p *csvPrinter) close() error { return p.w.Flush() }
+
+func (p *csvPrinter) close() error {
+	p.w.Flush()
+	return p.w.Error()
+}
+
+func csvCell(c arrow.Array, row int) string {
+	if c.IsNull(row) {
+		return ""
+	}
+	if s, ok := c.(*array.String); ok {
+		return s.Value(row)
+	}
+	return jsonText(c, row)
+}
+
+// jsonText is a value as JSON has it, without the quotes of a string.
+func jsonText(c arrow.Array, row int) string {
+	b, err := json.Marshal(c.GetOneForMarshal(row))
+	if err != nil {
+		return c.ValueStr(row)
+	}
+	var s string
+	if json.Unmarshal(b, &s) == nil {
+		return s
+	}
+	return string(b)
+}
 
 type arrowPrinter struct{ w *ipc.Writer }
 
@@ -227,11 +273,7 @@ func cell(c arrow.Array, row int) string {
 			return string(v)
 		}
 	}
-	b, err := json.Marshal(c.GetOneForMarshal(row))
-	if err != nil {
-		return c.ValueStr(row)
-	}
-	return strings.Trim(string(b), `"`)
+	return jsonText(c, row)
 }
 
 func printable(b []byte) bool {

@@ -50,11 +50,13 @@ Arrow Flight clients. One binary is the node and its client.
 
 Data goes to standard output, everything else to standard error. Exit codes:
 0 done, 1 failed, 2 wrong usage. mink completion --help sets up your shell.`,
-		Args:          cobra.ArbitraryArgs,
-		RunE:          helpOrUnknown,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Version:       server.Version,
+		Args: cobra.ArbitraryArgs,
+		RunE: helpOrUnknown,
+
+		DisableFlagsInUseLine: true,
+		SilenceUsage:          true,
+		SilenceErrors:         true,
+		Version:               server.Version,
 	}
 	bootstrap := os.Getenv("MINK_BOOTSTRAP")
 	if bootstrap == "" {
@@ -73,7 +75,7 @@ Data goes to standard output, everything else to standard error. Exit codes:
 
 // group is a command that only holds others.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: helpOrUnknown}
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: helpOrUnknown, DisableFlagsInUseLine: true}
 	cmd.AddCommand(commands...)
 	return cmd
 }
@@ -83,6 +85,7 @@ func helpOrUnknown(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	near := cmd.SuggestionsFor(args[0])
 	if len(near) == 0 {
 		return usagef("unknown command %q for %s; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())

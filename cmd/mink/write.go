@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/csv"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/file"
@@ -28,7 +27,8 @@ func writeCommand(a *app) *cobra.Command {
 		Long: `Appends rows and returns when all of them are durable. Formats:
 
   json     one object a line; BYTES as base64, 64-bit numbers as they are
-  csv      with a header line; an empty field is null
+  csv      with a header line; an empty field is null, or "" in a NOT NULL text
+           column; ARRAY, MAP and ROW as JSON
   arrow    an IPC stream
   parquet  files only, not standard input
 
@@ -141,22 +141,12 @@ func openRows(ctx context.Context, in io.Reader, format string, schema *arrow.Sc
 	case "json":
 		return newJSONRows(in, schema, batchRows), nil
 	case "csv":
-		return csv.NewInferringReader(in, csv.WithHeader(true), csv.WithChunk(batchRows),
-			csv.WithNullReader(true, ""), csv.WithColumnTypes(columnTypes(schema))), nil
+		return newCSVRows(in, schema, batchRows)
 	case "arrow":
 		return ipc.NewReader(in, ipc.WithAllocator(memory.DefaultAllocator))
 	default:
 		return openParquet(ctx, in, batchRows)
 	}
-}
-
-// columnTypes makes a CSV's columns the table's, by name.
-func columnTypes(s *arrow.Schema) map[string]arrow.DataType {
-	m := map[string]arrow.DataType{}
-	for _, f := range s.Fields() {
-		m[f.Name] = f.Type
-	}
-	return m
 }
 
 func openParquet(ctx context.Context, in io.Reader, batchRows int) (rowReader, error) {

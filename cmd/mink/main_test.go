@@ -1,0 +1,353 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/server"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write testdata/help.txt")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run is one command line.
+func run(t *testing.T, in string, args ...string) (code int, out, errOut string) {
+	t.Helper()
+	t.Setenv("MINK_BOOTSTRAP", "")
+	var o, e bytes.Buffer
+	a := &app{in: strings.NewReader(in), out: &o, errOut: &e}
+	code = a.execute(t.Context(), args)
+	return code, o.String(), e.String()
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		want string // in standard error
+	}{
+		{"nonsense", 2, `unknown command "nonsense" for mink`},
+		{"tabel", 2, "did you mean table?"},
+		{"db lis", 2, "did you mean list?"},
+		{"--nonsense", 2, "unknown flag"},
+		{"db create", 2, "wants a name, got 0 arguments"},
+		{"table describe shop", 2, "want DATABASE.TABLE"},
+		{"table create shop.t -C id", 2, "NAME TYPE"},
+		{"table alter shop.t", 2, "nothing to alter"},
+		{"partition create shop.t", 2, "KEY=VALUE"},
+		{"read shop.t --format xml", 2, "want json, csv, table or arrow"},
+		{"read shop.t --mode snapshot", 1, "not supported yet"},
+		{"write", 2, "wants DATABASE.TABLE"},
+		{"write shop.t --format xml", 2, "want json, csv, arrow or parquet"},
+		{"write shop.t --batch-rows 0", 2, "1 or more"},
+		{"bench shop.t --rows 0", 2, "1 or more"},
+		{"-b ftp://x db list", 2, `scheme "ftp"`},
+		{"serve extra", 2, "takes no arguments"},
+		{"serve --node-id 0", 2, "node_id is 0"},
+		{"serve --listen 0.0.0.0:0", 2, "--insecure"},
+		{"serve --config nowhere.toml", 2, "nowhere.toml"},
+		{"-b 127.0.0.1:1 db list", 1, "`mink serve` starts one"},
+	} {
+		code, out, errOut := run(t, "", strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(errOut, c.want) || out != "" {
+			t.Errorf("mink %s: exit code %d, want %d; error %q, want %q; output %q", c.args, code, c.code, errOut, c.want, out)
+		}
+	}
+}
+
+// TestHelp keeps every command's help in one file to read.
+func TestHelp(t *testing.T) {
+	var b strings.Builder
+	var visit func(path []string, cmd *cobra.Command)
+	visit = func(path []string, cmd *cobra.Command) {
+		code, out, errOut := run(t, "", append(path, "--help")...)
+		if code != 0 || errOut != "" {
+			t.Errorf("mink %s --help: exit code %d, %s", strings.Join(path, " "), code, errOut)
+		}
+		b.WriteString("$ mink " + strings.Join(append(path, "--help"), " ") + "\n" + out + "\n")
+		for _, c := range cmd.Commands() {
+			if c.Name() != "completion" && c.Name() != "help" {
+				visit(append(path[:len(path):len(path)], c.Name()), c)
+			}
+		}
+	}
+	visit(nil, newRoot(&app{}))
+	golden := filepath.Join("testdata", "help.txt")
+	if *rewrite {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil || string(want) != b.String() {
+		t.Errorf("testdata/help.txt is behind (%v): go test ./cmd/mink -run Help -rewrite, and read the difference", err)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, out, errOut := run(t, "", "completion", shell); code != 0 || !strings.Contains(out, "mink") || errOut != "" {
+			t.Errorf("completion %s: exit code %d, %d bytes, %s", shell, code, len(out), errOut)
+		}
+	}
+	if _, out, _ := run(t, "", "__complete", "read", "--format", ""); !strings.HasPrefix(out, "json\ncsv\ntable\narrow\n") {
+		t.Errorf("values of --format: %q", out)
+	}
+	if code, out, _ := run(t, "", "__complete", "-b", "127.0.0.1:1", "read", ""); code != 0 || !strings.HasPrefix(out, ":4") {
+		t.Errorf("tables without a node: exit code %d, %q", code, out)
+	}
+}
+
+// schemaOf makes an Arrow schema of "NAME TYPE" columns.
+func schemaOf(t *testing.T, columns ...string) *arrow.Schema {
+	t.Helper()
+	var s schema.Schema
+	for _, text := range columns {
+		c, err := column(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Columns = append(s.Columns, c)
+	}
+	return s.Arrow()
+}
+
+// everyType has a column of each type.
+var everyType = []string{
+	"bo BOOLEAN", "ti TINYINT", "si SMALLINT", "i INT", "b BIGINT", "f FLOAT", "d DOUBLE", "de DECIMAL(10,2)",
+	"c CHAR(3)", "s STRING", "bi BINARY(3)", "by BYTES", "da DATE", "t0 TIME(0)", "t9 TIME(9)", "ts TIMESTAMP(6)",
+	"tz TIMESTAMP_LTZ(9)", "a ARRAY<INT>", "m MAP<STRING, BIGINT>", "r ROW<x INT, y STRING>", "`odd name` INT",
+}
+
+const everyTypeRow = `{"a":[1,null],"b":9223372036854775807,"bi":"AAEC","bo":true,"by":"AAEC","c":"ab","d":2.5,"da":"2026-01-31","de":"12.34","f":1.5,"i":3,` +
+	`"m":[{"key":"k","value":1}],"odd name":-1,"r":{"x":1,"y":"a, \"z\""},"s":"x\ny","si":2,"t0":"10:00:00","t9":"10:00:00.123456789","ti":1,` +
+	`"ts":"2026-01-31T10:00:00.123456","tz":"2026-01-31T10:00:00.123456789Z"}` + "\n"
+
+// TestFormats: what read prints, write reads back, for every type and null.
+func TestFormats(t *testing.T) {
+	s := schemaOf(t, everyType...)
+	printed := func(format string, in rowReader) string {
+		t.Helper()
+		defer in.Release()
+		var out bytes.Buffer
+		a := &app{out: &out}
+		var p rowPrinter
+		for in.Next() {
+			if p == nil {
+				p = a.printer(format, in.RecordBatch().Schema())
+			}
+			if err := p.print(in.RecordBatch()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := in.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	open := func(format, text string) rowReader {
+		t.Helper()
+		r, err := openRows(t.Context(), strings.NewReader(text), format, s, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	rows := everyTypeRow + "{}\n" + everyTypeRow
+	again := printed("json", open("json", rows))
+	if lines := strings.Split(again, "\n"); len(lines) != 4 || lines[0]+"\n" != everyTypeRow || lines[2]+"\n" != everyTypeRow {
+		t.Errorf("JSON changed:\n%swant\n%s", again, everyTypeRow)
+	}
+	for _, format := range []string{"csv", "arrow"} {
+		text := printed(format, open("json", rows))
+		if got := printed("json", open(format, text)); got != again {
+			t.Errorf("through %s:\n%swant\n%s%s", format, got, again, text)
+		}
+	}
+	if table := printed("table", open("json", rows)); !strings.Contains(table, "odd name") || !strings.Contains(table, "NULL") {
+		t.Errorf("table:\n%s", table)
+	}
+}
+
+func TestBadRows(t *testing.T) {
+	s := schemaOf(t, "id BIGINT NOT NULL", "name STRING", "at TIMESTAMP(3)", "tag STRING NOT NULL")
+	for _, c := range []struct{ format, in, want string }{
+		{"json", `{"id":1,"tag":"a"}` + "\n" + `{"id":2,"tag":"a"}` + "\n" + `{"id":"x","tag":"a"}`, `row 3: column "id" is BIGINT NOT NULL: cannot read "x"`},
+		{"json", `{"id":1,"tag":"a","nmae":"x"}`, `row 1: the table has no column "nmae"; it has id, name, at, tag`},
+		{"json", `{"id":1}`, `row 1: column "tag" is NOT NULL and has no value`},
+		{"json", `{"id":1,"tag":null}`, `row 1: column "tag" is NOT NULL`},
+		{"json", `{"id":1,"tag":"a","at":"yesterday"}`, `column "at" is TIMESTAMP(3): cannot read "yesterday"`},
+		{"json", `{"id":1.5,"tag":"a"}`, `column "id"`},
+		{"json", `{"id":1,"tag":"a"`, `row 1: want one JSON object a line`},
+		{"json", `[{"id":1}]`, `row 1: want one JSON object a line`},
+		{"json", `null`, `row 1: want one JSON object a line`},
+		{"csv", "", "no header line"},
+		{"csv", "id,nmae\n1,x\n", `header: the table has no column "nmae"`},
+		{"csv", "id,id,tag\n1,1,x\n", `header: column "id" occurs twice`},
+		{"csv", "id\n1\n", `header: column "tag" is NOT NULL and absent`},
+		{"csv", "id,tag\n1,a\n2,a\n\"x\ny\",a\n", `line 4: column "id" is BIGINT NOT NULL: cannot read "x\ny"`},
+		{"csv", "id,tag\n,a\n", `line 2: column "id" is NOT NULL and has no value`},
+		{"csv", "id,tag\n1\n", "wrong number of fields"},
+	} {
+		err := readAll(t, c.format, c.in, s)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %q: got %v, want %s", c.format, c.in, err, c.want)
+		}
+	}
+	// An empty field is an empty text where null cannot be; a byte order mark is no name.
+	if err := readAll(t, "csv", "\ufeffid,tag\n1,\n", s); err != nil {
+		t.Error(err)
+	}
+}
+
+func readAll(t *testing.T, format, in string, s *arrow.Schema) error {
+	t.Helper()
+	r, err := openRows(t.Context(), strings.NewReader(in), format, s, 2)
+	if err != nil {
+		return err
+	}
+	defer r.Release()
+	for r.Next() { // only the end counts
+		_ = r.RecordBatch()
+	}
+	return r.Err()
+}
+
+// startNode runs a node in this process and answers its Flight address.
+func startNode(t *testing.T) string {
+	t.Helper()
+	cfg := server.DefaultConfig()
+	cfg.DataDir = t.TempDir()
+	cfg.Listen, cfg.KafkaListen, cfg.HTTPListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	ctx, stop := context.WithCancel(context.Background())
+	ready, done := make(chan server.Addresses, 1), make(chan error, 1)
+	go func() {
+		done <- server.Run(ctx, cfg, slog.New(slog.DiscardHandler), func(at server.Addresses) { ready <- at })
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("node: %v", err)
+		}
+	})
+	select {
+	case at := <-ready:
+		return at.Flight
+	case err := <-done:
+		done <- errors.New("it ended at once")
+		t.Fatal(err)
+		return ""
+	}
+}
+
+// TestCommands goes through the client's commands against a node.
+func TestCommands(t *testing.T) {
+	at := startNode(t)
+	ok := func(in string, args ...string) string {
+		t.Helper()
+		code, out, errOut := run(t, in, append([]string{"-b", at}, args...)...)
+		if code != 0 {
+			t.Fatalf("mink %s: exit code %d: %s", strings.Join(args, " "), code, errOut)
+		}
+		return out
+	}
+	fails := func(want string, in string, args ...string) {
+		t.Helper()
+		code, _, errOut := run(t, in, append([]string{"-b", at}, args...)...)
+		if code != 1 || !strings.Contains(errOut, want) {
+			t.Errorf("mink %s: exit code %d, %q; want 1, %q", strings.Join(args, " "), code, errOut, want)
+		}
+	}
+	var created struct {
+		Name       string
+		Descriptor json.RawMessage
+	}
+	asJSON := func(text string, into any) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(text), into); err != nil {
+			t.Errorf("not JSON: %v: %s", err, text)
+		}
+	}
+
+	if out := ok("", "db", "create", "shop", "--json"); out != `{"database":"shop","state":"there"}`+"\n" {
+		t.Errorf("db create: %s", out)
+	}
+	fails("exists already", "", "db", "create", "shop")
+	asJSON(ok("", "table", "create", "shop.orders", "--json", "-C", "id BIGINT NOT NULL", "-C", "item STRING", "--bucket-key", "id", "--bucket-count", "2"), &created)
+	if created.Name != "shop.orders" {
+		t.Errorf("table create: %s", created.Name)
+	}
+	ok(string(created.Descriptor), "table", "create", "shop.copy", "--descriptor", "-")
+	if code, _, errOut := run(t, "", "-b", at, "-q", "write", "shop.orders", os.DevNull); code != 0 || errOut != "" {
+		t.Errorf("write of nothing, quiet: exit code %d, %s", code, errOut)
+	}
+	if out := ok(`{"id":1,"item":"hat"}{"id":2}`, "write", "shop.orders", "--json"); out != `{"rows":2}`+"\n" {
+		t.Errorf("write: %s", out)
+	}
+	fails(`column "item" is STRING`, `{"id":1,"item":2}`, "write", "shop.orders")
+	fails("did you mean", "", "read", "shop.order")
+	fails("primary-key tables are not supported yet", "", "table", "create", "shop.pk", "-C", "id INT", "--primary-key", "id")
+
+	out := ok("", "read", "shop.orders", "--columns", "id")
+	if !strings.Contains(out, `{"id":1}`) || !strings.Contains(out, `{"id":2}`) || strings.Count(out, "\n") != 2 {
+		t.Errorf("read: %s", out)
+	}
+	ok("", "table", "alter", "shop.orders", "--add", "note STRING", "--set", "log_ttl=30d")
+	if out := ok("", "read", "shop.orders", "-n", "1", "--format", "csv"); !strings.HasPrefix(out, "id,item,note\n") || strings.Count(out, "\n") != 2 {
+		t.Errorf("read after alter: %s", out)
+	}
+	ok("", "table", "create", "shop.days", "-C", "day STRING", "-C", "n INT", "--partition-by", "day")
+	ok(`{"day":"a","n":1}{"day":"b","n":2}`, "write", "shop.days")
+	ok("", "partition", "create", "shop.days", "day=c")
+	if out := ok("", "read", "shop.days", "--partition", "day=b"); out != `{"day":"b","n":2}`+"\n" {
+		t.Errorf("read of a partition: %s", out)
+	}
+	ok("", "partition", "drop", "shop.days", "day=b")
+	ok("", "topic", "create", "clicks", "--partitions", "2")
+	if _, out, _ := run(t, "", "__complete", "-b", at, "read", "shop.o"); !strings.HasPrefix(out, "shop.orders\n") && !strings.Contains(out, "\nshop.orders\n") {
+		t.Errorf("completion of tables: %q", out)
+	}
+
+	for _, args := range [][]string{
+		{"db", "list"}, {"table", "list"}, {"table", "list", "shop"}, {"table", "describe", "shop.orders"}, {"table", "offsets", "shop.orders"},
+		{"partition", "list", "shop.days"}, {"topic", "list"}, {"topic", "describe", "clicks"},
+		{"cluster", "describe"}, {"cluster", "health"}, {"cluster", "config"}, {"cluster", "stats"}, {"fsck"}, {"fsck", "--deep"}, {"version"},
+	} {
+		var v any
+		asJSON(ok("", append(args, "--json")...), &v)
+		if out := ok("", args...); strings.Contains(out, "MISSING") || len(out) < 8 {
+			t.Errorf("mink %s prints %q", strings.Join(args, " "), out)
+		}
+	}
+	var bench benchResult
+	asJSON(ok("", "bench", "shop.load", "--create", "--rows", "2000", "--batch", "100", "--json"), &bench)
+	if bench.Rows != 2000 || bench.Errors != 0 {
+		t.Errorf("bench: %+v", bench)
+	}
+	fails("has 4 tables", "", "db", "drop", "shop")
+	ok("", "db", "drop", "shop", "--cascade")
+}
+
+func TestNobodyThere(t *testing.T) {
+	if nobodyThere(mink.ErrUnavailable) || nobodyThere(nil) {
+		t.Error("a node that is there and busy is not an absent one")
+	}
+}
