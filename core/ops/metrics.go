@@ -98,3 +98,42 @@ func (m *KafkaMetrics) RecordBytes(produced, fetched int) {
 	m.produced.Add(float64(produced))
 	m.fetched.Add(float64(fetched))
 }
+
+// FlightMetrics counts what the Flight listener reports.
+type FlightMetrics struct {
+	calls    *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	running  prometheus.Gauge
+	appended prometheus.Counter
+	sent     prometheus.Counter
+}
+
+func newFlightMetrics(r prometheus.Registerer) *FlightMetrics {
+	m := &FlightMetrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mink_flight_calls_total", Help: "Ended calls, by Flight method and gRPC code."}, []string{"method", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "mink_flight_call_seconds", Help: "How long calls ran, by Flight method; streams run as long as their clients keep them.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
+		}, []string{"method"}),
+		running:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "mink_flight_running_calls", Help: "Calls that run."}),
+		appended: prometheus.NewCounter(prometheus.CounterOpts{Name: "mink_flight_appended_bytes_total", Help: "Bytes of batches taken by DoPut."}),
+		sent:     prometheus.NewCounter(prometheus.CounterOpts{Name: "mink_flight_sent_bytes_total", Help: "Bytes of batches sent by DoGet and DoExchange."}),
+	}
+	r.MustRegister(m.calls, m.seconds, m.running, m.appended, m.sent)
+	return m
+}
+
+// Call is one ended call.
+func (m *FlightMetrics) Call(method, code string, took time.Duration) {
+	m.calls.WithLabelValues(method, code).Inc()
+	m.seconds.WithLabelValues(method).Observe(took.Seconds())
+}
+
+// Calls adds to the calls that run.
+func (m *FlightMetrics) Calls(delta int) { m.running.Add(float64(delta)) }
+
+// RecordBytes counts bytes of batches.
+func (m *FlightMetrics) RecordBytes(appended, sent int) {
+	m.appended.Add(float64(appended))
+	m.sent.Add(float64(sent))
+}

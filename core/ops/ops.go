@@ -26,6 +26,7 @@ type Server struct {
 	registry *prometheus.Registry
 	ready    func() (ok bool, reason string)
 	kafka    *KafkaMetrics
+	flight   *FlightMetrics
 }
 
 // New makes a server. ready says whether the node serves, and if not why;
@@ -38,11 +39,15 @@ func New(logger *slog.Logger, ready func() (bool, string), figures func() []Figu
 		figureCollector(figures),
 	)
 	s.kafka = newKafkaMetrics(s.registry)
+	s.flight = newFlightMetrics(s.registry)
 	return s
 }
 
 // Kafka is where the Kafka listener reports to.
 func (s *Server) Kafka() *KafkaMetrics { return s.kafka }
+
+// Flight is where the Flight listener reports to.
+func (s *Server) Flight() *FlightMetrics { return s.flight }
 
 // Handler serves:
 //

@@ -24,6 +24,7 @@ func TestPort(t *testing.T) {
 		}
 	})
 	s.Kafka().Request("Produce", 10, 20, time.Millisecond)
+	s.Flight().Call("DoPut", "OK", time.Millisecond)
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +60,7 @@ func TestPort(t *testing.T) {
 	_, metrics := get("/metrics")
 	for _, want := range []string{
 		"mink_wal_puts_total 7", `mink_loop_failures_total{loop="upload"} 2`, `mink_kafka_requests_total{api="Produce"} 1`,
-		"mink_kafka_received_bytes_total 10", "go_goroutines",
+		"mink_kafka_received_bytes_total 10", `mink_flight_calls_total{code="OK",method="DoPut"} 1`, "go_goroutines",
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics lacks %q", want)
