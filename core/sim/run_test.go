@@ -81,6 +81,7 @@ func (r *run) ensure(what string, f func(context.Context, *Process) error) {
 			}
 		}
 		time.Sleep(100 * time.Millisecond)
+		r.truth.Look()
 	}
 	var states []string
 	for _, p := range r.Processes() {
@@ -281,7 +282,26 @@ func (r *run) chaos(d time.Duration) {
 		}
 	}
 	r.stop()
-	r.clients.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.clients.Wait()
+	}()
+	for waiting := true; waiting; r.truth.Look() {
+		select {
+		case <-ended:
+			waiting = false
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// rest lets time pass, and looks often enough to miss no entry of the log.
+func (r *run) rest(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+		r.truth.Look()
+	}
+	r.truth.Look()
 }
 
 // settle ends the chaos: nothing fails any more, one fresh process per node.
@@ -305,12 +325,11 @@ func (r *run) settle(t testing.TB) {
 			return
 		}
 	}
-	time.Sleep(3 * r.cfg.LeaseTTL) // every epoch that ended is recovered, and its buckets led
+	r.rest(3 * r.cfg.LeaseTTL) // every epoch that ended is recovered, and its buckets led
 	r.truth.Look()
 	r.readAll(last)
 	r.model.Finish()
-	time.Sleep(90 * time.Second) // grace, orphan age, sweeps
-	r.truth.Look()
+	r.rest(90 * time.Second) // grace, orphan age, sweeps
 	for _, key := range r.truth.Garbage() {
 		r.Broken("garbage is left: %s", key)
 	}
