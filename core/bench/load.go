@@ -24,6 +24,7 @@ type load struct {
 	warmBytes  int           // not measured, at least
 	duration   time.Duration // measured
 	rate       int           // bytes/s; 0: as fast as it goes
+	opened     func()        // called when the measured time begins
 }
 
 // result is one measured run. CPU is the broker's.
@@ -202,6 +203,7 @@ func produce(ctx context.Context, b *process, l load) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.opened()
 	p.times.measure()
 	before := p.acked.Load()
 	if err := errors.Join(p.until(ctx, l.duration, l), p.cl.Flush(ctx)); err != nil {
@@ -249,6 +251,7 @@ func fetch(ctx context.Context, b *process, l load, fill int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.opened()
 	var records, bytes int64
 	for time.Since(w.began) < l.duration {
 		n, err := readAll(ctx, b.kafka, topic, l, want)

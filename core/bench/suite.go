@@ -69,7 +69,7 @@ func suiteCommand(ctx context.Context, args []string) error {
 	}
 	s := &suite{n: *n, fill: 256 << 20, raw: io.Discard, profiles: *profiles, idle: *idle, what: strings.Split(*what, ",")}
 	s.load = load{
-		record: *record, batchMax: 1 << 20, buffered: 128 << 20, warmup: time.Second, warmBytes: *warm << 20,
+		record: *record, batchMax: 1 << 20, buffered: 128 << 20, warmup: time.Second, warmBytes: *warm << 20, opened: func() {},
 		duration: time.Duration(*seconds * float64(time.Second)),
 	}
 	for _, p := range strings.Split(*partitions, ",") {
@@ -230,7 +230,8 @@ func (s *suite) one(ctx context.Context, round int, what string, b *broker, part
 	l := s.load
 	l.partitions = partitions
 	err := s.with(ctx, b, func(p *process) (err error) {
-		wait := s.startProfile(ctx, p, x)
+		begin, wait := s.profiler(ctx, p, x)
+		l.opened = begin
 		if what == "produce" {
 			if p.http == "" {
 				l.warmBytes = 0 // floors and kfake keep all or nothing: they have no steady state to reach
@@ -255,15 +256,25 @@ func (s *suite) one(ctx context.Context, round int, what string, b *broker, part
 	return x, err
 }
 
-// startProfile profiles the last round, over the middle of the run.
-func (s *suite) startProfile(ctx context.Context, p *process, x sample) (wait func() error) {
+// profiler profiles the last round: begin it when the measured time begins, wait
+// for it at the end.
+func (s *suite) profiler(ctx context.Context, p *process, x sample) (begin func(), wait func() error) {
 	if s.profiles == "" || p.http == "" || x.Round != s.n-1 {
-		return func() error { return nil }
+		return func() {}, func() error { return nil }
 	}
-	name := fmt.Sprintf("%s-%s-%d.pprof", strings.NewReplacer(" ", "_", ",", "").Replace(x.Broker), x.What, x.Partitions)
+	name := fmt.Sprintf("%s-%s-%d.pprof", strings.ReplaceAll(x.Broker, " ", "_"), x.What, x.Partitions)
 	done := make(chan error, 1)
-	go func() {
-		done <- p.profile(ctx, filepath.Join(s.profiles, name), max(1, int((s.load.warmup+s.load.duration).Seconds())))
-	}()
-	return func() error { return <-done }
+	started := false
+	begin = func() {
+		started = true
+		go func() {
+			done <- p.profile(ctx, filepath.Join(s.profiles, name), max(1, int(s.load.duration.Seconds())))
+		}()
+	}
+	return begin, func() error {
+		if !started {
+			return nil
+		}
+		return <-done
+	}
 }

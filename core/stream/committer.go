@@ -24,8 +24,14 @@ const scratchMax = 256 << 10
 // When is the open bulk sealed?
 //
 //	it holds WALBatchBytes                                    now
-//	nothing is in flight and it holds 64 KiB                  now
+//	nothing is in flight and it holds 64 KiB                  max(first append, last ack) + WALIdleWait
 //	otherwise    max(first append + WALIdleWait, last seal + WALBatchInterval)
+//
+// The wait after an acknowledgement lets the producers that it woke refill the
+// bulk. Without it a producer whose requests in flight make less than
+// WALBatchBytes is cut into a small PUT and a large one by turns, for good:
+// one partition over a 30 ms store took 430 PUTs per GB instead of 270, and a
+// fifth less went through.
 //
 // A lone write therefore waits WALIdleWait; under load the interval rules, and
 // an empty bulk arms no timer at all.
@@ -69,7 +75,7 @@ func (e *Engine) runCommitter(ctx context.Context) {
 // empty.
 func (e *Engine) sealDue(lastSeal time.Time) (wait time.Duration, any bool) {
 	e.queue.Lock()
-	idle := e.queue.inflight == 0
+	idle, idleSince := e.queue.inflight == 0, e.queue.idleSince
 	e.queue.Unlock()
 	now := time.Now()
 	e.app.Lock()
@@ -82,10 +88,16 @@ func (e *Engine) sealDue(lastSeal time.Time) (wait time.Duration, any bool) {
 	if e.app.openedAt.IsZero() { // the first append does not read the clock; its wake-up does
 		e.app.openedAt = now
 	}
-	if b.payload >= e.cfg.WALBatchBytes || idle && b.payload >= earlyBytes || e.app.draining {
+	if b.payload >= e.cfg.WALBatchBytes || e.app.draining {
 		return 0, true
 	}
 	due := e.app.openedAt.Add(e.cfg.WALIdleWait)
+	if idle && b.payload >= earlyBytes {
+		if next := idleSince.Add(e.cfg.WALIdleWait); next.After(due) {
+			due = next
+		}
+		return due.Sub(now), true
+	}
 	if next := lastSeal.Add(e.cfg.WALBatchInterval); next.After(due) {
 		due = next
 	}
@@ -180,6 +192,9 @@ func (e *Engine) committed(b *bulk, sum object.Summary, err error) {
 	e.queue.acked = append(e.queue.acked, b)
 	e.queue.inflight--
 	idle := e.queue.inflight == 0
+	if idle {
+		e.queue.idleSince = time.Now()
+	}
 	e.queue.Unlock()
 	e.stats.bulks.Add(1)
 	e.stats.bulkBytes.Add(sum.Size)

@@ -61,10 +61,11 @@ type Engine struct {
 	// queue holds the sealed bulks in slot order.
 	queue struct {
 		sync.Mutex
-		evictable []*bulk // uploaded, still cached; oldest first
-		acked     []*bulk // acknowledged, not uploaded
-		inflight  int     // submitted, not acknowledged
-		cached    int64   // accounted bytes of all of these
+		evictable []*bulk   // uploaded, still cached; oldest first
+		acked     []*bulk   // acknowledged, not uploaded
+		inflight  int       // submitted, not acknowledged
+		idleSince time.Time // inflight is 0; zero: since the beginning
+		cached    int64     // accounted bytes of all of these
 	}
 
 	uploads    uploadState
