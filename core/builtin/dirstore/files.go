@@ -53,3 +53,9 @@ type FileInfo struct {
 	Links    int // names that the file has
 	Dir      bool
 }
+
+// cached is a File whose content the system caches in memory.
+type cached interface {
+	// DropCache advises the system to forget what is synced.
+	DropCache()
+}

@@ -111,7 +111,7 @@ func (s *Store) CompleteUpload(ctx context.Context, req objstore.CompleteUploadR
 	if err != nil {
 		return objstore.PutResponse{}, err
 	}
-	temp, err := s.writeTemp(ctx, req.Key, func(w io.Writer) error {
+	temp, err := s.writeTemp(ctx, req.Key, false, func(w io.Writer) error {
 		for _, p := range parts {
 			if err := s.copyPart(ctx, w, p); err != nil {
 				return err

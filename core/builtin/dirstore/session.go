@@ -72,7 +72,7 @@ func (s *Store) startSession(ctx context.Context, unmarked bool) error {
 		return nil
 	}
 	// The marker is published like an object; that also proves that links work.
-	temp, err := s.writeTemp(ctx, formatFile, func(f io.Writer) error {
+	temp, err := s.writeTemp(ctx, formatFile, false, func(f io.Writer) error {
 		_, err := io.WriteString(f, formatText)
 		return err
 	})

@@ -24,7 +24,7 @@ func (s *Store) Put(ctx context.Context, req objstore.PutRequest) (objstore.PutR
 		return objstore.PutResponse{}, err
 	}
 	defer s.end()
-	temp, err := s.writeTemp(ctx, req.Key, func(f io.Writer) error { return writeChunks(ctx, f, req.Chunks) })
+	temp, err := s.writeTemp(ctx, req.Key, req.CreateOnly, func(f io.Writer) error { return writeChunks(ctx, f, req.Chunks) })
 	if err != nil {
 		return objstore.PutResponse{}, err
 	}
@@ -57,7 +57,13 @@ func writeChunks(ctx context.Context, f io.Writer, chunks [][]byte) error {
 // writeTemp makes a synced temporary file. After an error nothing is left of it,
 // and a failed sync is never tried again on the same file: the kernel may have
 // dropped the pages.
-func (s *Store) writeTemp(ctx context.Context, key string, write func(io.Writer) error) (name string, err error) {
+//
+// writeOnly gives the page cache's memory back at once. Create-only objects are
+// slots of a log, which nobody reads before a recovery: left in the cache, they
+// push out what is read, and every write takes memory that was not in use before.
+// In a virtual machine whose host backs memory on first use, a buffered and synced
+// gigabyte cost 3.1 CPU-seconds in fresh pages and 0.5 in recycled ones.
+func (s *Store) writeTemp(ctx context.Context, key string, writeOnly bool, write func(io.Writer) error) (name string, err error) {
 	name = s.tempName()
 	f, err := s.files.Create(name)
 	if err != nil {
@@ -66,6 +72,9 @@ func (s *Store) writeTemp(ctx context.Context, key string, write func(io.Writer)
 	err = write(f)
 	if err == nil && s.omit&omitFileSync == 0 {
 		err = f.Sync()
+	}
+	if c, ok := f.(cached); ok && writeOnly && err == nil {
+		c.DropCache()
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
