@@ -125,7 +125,7 @@ func (m *meter) result(f benchFlags, took time.Duration) benchResult {
 }
 
 func (a *app) bench(ctx context.Context, name string, f benchFlags) (benchResult, error) {
-	c, err := a.client()
+	c, err := a.patientClient(ctx)
 	if err != nil {
 		return benchResult{}, err
 	}

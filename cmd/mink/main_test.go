@@ -61,7 +61,7 @@ func TestUsageErrors(t *testing.T) {
 		{"serve --node-id 0", 2, "node_id is 0"},
 		{"serve --listen 0.0.0.0:0", 2, "--insecure"},
 		{"serve --config nowhere.toml", 2, "nowhere.toml"},
-		{"-b 127.0.0.1:1 db list", 1, "`mink serve` starts one"},
+		{"-b 127.0.0.1:1 --retry-for 10ms db list", 1, "`mink serve` starts one"},
 	} {
 		code, out, errOut := run(t, "", strings.Fields(c.args)...)
 		if code != c.code || !strings.Contains(errOut, c.want) || out != "" {
@@ -108,7 +108,7 @@ func TestCompletion(t *testing.T) {
 	if _, out, _ := run(t, "", "__complete", "read", "--format", ""); !strings.HasPrefix(out, "json\ncsv\ntable\narrow\n") {
 		t.Errorf("values of --format: %q", out)
 	}
-	if code, out, _ := run(t, "", "__complete", "-b", "127.0.0.1:1", "read", ""); code != 0 || !strings.HasPrefix(out, ":4") {
+	if code, out, _ := run(t, "", "__complete", "-b", "127.0.0.1:1", "--retry-for", "10ms", "read", ""); code != 0 || !strings.HasPrefix(out, ":4") {
 		t.Errorf("tables without a node: exit code %d, %q", code, out)
 	}
 }

@@ -68,7 +68,11 @@ func (a *app) read(ctx context.Context, name string, f readFlags) error {
 	if !slices.Contains([]string{"json", "csv", "table", "arrow"}, f.format) {
 		return usagef("--format %q: want json, csv, table or arrow", f.format)
 	}
-	c, err := a.client()
+	connect := func(context.Context) (*client.Client, error) { return a.client() }
+	if f.follow {
+		connect = a.patientClient
+	}
+	c, err := connect(ctx)
 	if err != nil {
 		return err
 	}

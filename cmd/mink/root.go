@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +31,7 @@ func usagef(format string, args ...any) error {
 // out, everything else to errOut.
 type app struct {
 	bootstrap string
+	retryFor  time.Duration
 	json      bool
 	config    string
 	quiet     bool
@@ -64,6 +68,7 @@ Data goes to standard output, everything else to standard error. Exit codes:
 	}
 	f := root.PersistentFlags()
 	f.StringVarP(&a.bootstrap, "bootstrap", "b", bootstrap, "nodes to talk to, comma separated; also MINK_BOOTSTRAP")
+	f.DurationVar(&a.retryFor, "retry-for", 10*time.Second, "how long to try again while no node answers")
 	f.BoolVar(&a.json, "json", false, "answer in JSON")
 	f.StringVar(&a.config, "config", "", "TOML file of a node's configuration")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes, only data and errors")
@@ -94,9 +99,25 @@ func helpOrUnknown(cmd *cobra.Command, args []string) error {
 }
 
 // client connects to the bootstrap nodes.
-func (a *app) client() (*client.Client, error) {
+func (a *app) client() (*client.Client, error) { return a.clientFor(a.retryFor) }
+
+// patientClient is for long work: a node must answer now, and may be away for
+// minutes later.
+func (a *app) patientClient(ctx context.Context) (*client.Client, error) {
+	c, err := a.client()
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Health(ctx)
+	if err = errors.Join(err, c.Close()); err != nil {
+		return nil, err
+	}
+	return a.clientFor(max(a.retryFor, client.Default().RetryTimeout))
+}
+
+func (a *app) clientFor(retry time.Duration) (*client.Client, error) {
 	cfg := client.Default()
-	cfg.Bootstrap = nil
+	cfg.Bootstrap, cfg.RetryTimeout = nil, max(retry, time.Millisecond) // 0 would be for ever
 	for b := range strings.SplitSeq(a.bootstrap, ",") {
 		if b = strings.TrimSpace(b); b != "" {
 			cfg.Bootstrap = append(cfg.Bootstrap, b)

@@ -75,7 +75,7 @@ func tableFirst(cmd *cobra.Command, args []string) error {
 }
 
 func (a *app) write(ctx context.Context, table string, files []string, format string, batchRows int) (rows int64, err error) {
-	c, err := a.client()
+	c, err := a.patientClient(ctx)
 	if err != nil {
 		return 0, err
 	}
