@@ -64,6 +64,7 @@ type bulk struct {
 	number uint64      // in this engine, from 1: while open, streams know their run by it
 	seq    uint64      // slot, once acknowledged
 	object plan.Object // once acknowledged
+	extra  int64       // memory that the write-ahead log's chunks take beside mem, while in flight
 }
 
 // Ticket is the fate that all appends of one bulk share.
@@ -189,5 +190,7 @@ func (b *bulk) build(h object.Header) ([][]byte, object.Summary, error) {
 			}
 		}
 	}
-	return o.Finish(h)
+	chunks, sum, err := o.Finish(h)
+	b.extra = sum.Size - o.Referred()
+	return chunks, sum, err
 }

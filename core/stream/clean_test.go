@@ -93,3 +93,29 @@ func TestDeletionWaitsForLaggingNodes(t *testing.T) {
 		}
 	})
 }
+
+// With every node up to date and no read on an old view, the grace alone keeps a
+// destroyed object: for a node that was restarted, a restored database, a person.
+func TestDeletionWaitsForTheGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, n *node) {
+		s := n.open(1)
+		for range 9 {
+			w.put(s, 1, ckptFrame)
+			if err := n.UploadNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := n.CompactNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		gone := len(w.meta.State().Gone)
+		time.Sleep(w.cfg.DestroyGrace - time.Minute) // well past ReadTimeout
+		if got := len(w.meta.State().Gone); gone == 0 || got != gone {
+			t.Fatalf("%d objects destroyed, %d left within the grace", gone, got)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := len(w.meta.State().Gone); got != 0 {
+			t.Fatalf("%d objects not deleted after the grace", got)
+		}
+	})
+}

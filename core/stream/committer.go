@@ -120,6 +120,9 @@ func (e *Engine) sealAndSubmit(ctx context.Context, slot uint64) error {
 
 	chunks, sum, err := b.build(e.header(plan.KindWAL, slot))
 	if err == nil {
+		// Small frames are copied into the chunks: with tiny records as much again,
+		// for as long as the PUT takes.
+		e.account(b.extra)
 		_, err = e.wal.Submit(ctx, chunks, sum.CRC, func(slot uint64, err error) { e.committed(b, sum, err) })
 	}
 	if err != nil {
@@ -155,6 +158,16 @@ func (e *Engine) openBulk(scratch []entry) {
 	e.app.open = newBulk(e.app.bulks, scratch)
 }
 
+// account adds to what is held and not uploaded.
+func (e *Engine) account(bytes int64) {
+	e.app.Lock()
+	e.app.pinned += bytes
+	e.app.Unlock()
+	e.queue.Lock()
+	e.queue.cached += bytes
+	e.queue.Unlock()
+}
+
 // header is that of a new object of this incarnation.
 func (e *Engine) header(kind plan.ObjectKind, seq uint64) object.Header {
 	h := object.Header{Kind: kind, WAL: e.deps.WAL, Seq: seq, Nonce: rand.Uint64(), CreatedMs: time.Now().UnixMilli()}
@@ -180,6 +193,7 @@ func (e *Engine) committed(b *bulk, sum object.Summary, err error) {
 		e.settle(b, fmt.Errorf("write-ahead log: %w", err))
 		return
 	}
+	e.account(-b.extra)
 	seq := sum.Header.Seq
 	b.seq, b.object = seq, sum.Object(0)
 	for i := range b.runs {

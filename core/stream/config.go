@@ -23,7 +23,8 @@ type Config struct {
 	// WALBatchBytes seals a bulk at once when it holds so many. 4 MiB.
 	WALBatchBytes int64
 	// WALBulkBytesMax refuses appends (mink.ErrThrottled) to a bulk that cannot be
-	// sealed because the WAL's window is full. 32 MiB.
+	// sealed because the WAL's window is full. 32 MiB, at most an eighth of
+	// LogCacheBytes.
 	WALBulkBytesMax int64
 	// WALWindow is the most unacknowledged bulks. 8; recovery relies on it.
 	WALWindow int
@@ -108,6 +109,8 @@ func Default(wal objstore.Capabilities, memory int64) Config {
 		c.WALBatchInterval = min(max(4*wal.PutLatency, 20*time.Millisecond), 200*time.Millisecond)
 	}
 	c.UploadBytes = min(c.UploadBytes, c.LogCacheBytes*7/10)
+	// A bulk takes its memory once more while it is sealed.
+	c.WALBulkBytesMax = max(min(c.WALBulkBytesMax, c.LogCacheBytes/8), c.WALBatchBytes)
 	return c
 }
 

@@ -189,3 +189,38 @@ func TestRecoveredBulksAreReadOnce(t *testing.T) {
 		}
 	})
 }
+
+// A stream that was recovered by reference has no checkpoint yet: what its first
+// one is folded from must not be trimmed, or its idempotent writers would be
+// forgotten.
+func TestTrimWaitsForTheFirstCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.start(1)
+		s := a.open(1)
+		for range 3 {
+			w.put(s, 2, ckptFrame)
+		}
+		a.crash()
+		w.recover(a.id)
+		b := w.start(1)
+		s = b.open(1)
+		if err := s.Trim(t.Context(), 4); err != nil {
+			t.Fatal(err)
+		}
+		if v, _ := w.meta.View().Stream(1); v.Start != 0 || s.Start() != 0 || b.Stats().TrimsHeld != 1 {
+			t.Fatalf("trimmed to %d before there is a checkpoint", v.Start)
+		}
+		if err := b.UploadNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s.Start() != 4 {
+			t.Errorf("starts at %d after the upload of a checkpoint", s.Start())
+		}
+		w.checkCheckpoint(s)
+		w.check(s)
+		if err := b.stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

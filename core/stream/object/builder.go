@@ -74,6 +74,8 @@ type Builder struct {
 	table   []byte
 	copied  bool // the last chunk ends where the arena ends
 
+	referred int64 // bytes of frames that the chunks refer to
+
 	checkpoints [][]byte // header, data, header, data, ...
 }
 
@@ -102,6 +104,10 @@ func (b *Builder) Len() int64 {
 	}
 	return n
 }
+
+// Referred is how many bytes of the frames the object's chunks share with their
+// owner; all others are its own memory.
+func (b *Builder) Referred() int64 { return b.referred }
 
 // AddFrames adds frames of one stream.
 func (b *Builder) AddFrames(stream mink.StreamID, frames ...Frame) error {
@@ -187,6 +193,7 @@ func (b *Builder) addBytes(p []byte) {
 		return
 	}
 	b.copied = false
+	b.referred += int64(n)
 	if last > b.slot {
 		prev := b.chunks[last]
 		if c := len(prev); cap(prev) >= c+n && &prev[:c+1][c] == &p[0] {
