@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/time/rate"
 )
 
 // broker answers requests; it knows no sockets. Safe for concurrent use.
@@ -17,17 +18,24 @@ type broker struct {
 	stopping <-chan struct{}
 	topics   topicCache
 	cold     *coldReads
+	reports  rate.Sometimes // bounds the log lines of reads and writes that fail
 }
 
 func newBroker(cfg Config, backend Backend, metrics Metrics, log *slog.Logger, stopping <-chan struct{}) *broker {
 	return &broker{
 		cfg: cfg, backend: backend, metrics: metrics, log: log, stopping: stopping,
-		cold: newColdReads(cfg, log),
+		cold: newColdReads(cfg, log), reports: rate.Sometimes{First: 10, Interval: time.Second},
 	}
 }
 
 // wait ends the reads that go on in the background.
 func (b *broker) wait() { b.cold.close() }
+
+// report logs a failure of a bucket. A client tries again at once and for long:
+// one line a second is kept, the metrics count every one.
+func (b *broker) report(what string, args ...any) {
+	b.reports.Do(func() { b.log.Error(what, args...) })
+}
 
 // fail counts an error and gives its number for a response.
 func (b *broker) fail(api string, c code) int16 {

@@ -183,7 +183,7 @@ func (f *fetchRun) failWith(p *fetchPart, err error) {
 			f.hop(e, true)
 		}
 	case codeUnknownServerError, codeStorageError:
-		f.broker.log.Error("read for a Kafka fetch failed", "bucket", p.bucket, "offset", p.next, "error", err)
+		f.broker.report("read for a Kafka fetch failed", "bucket", p.bucket, "offset", p.next, "error", err)
 	}
 }
 

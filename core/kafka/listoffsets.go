@@ -89,7 +89,7 @@ func (b *broker) listOne(ctx context.Context, version int16, t *topic, ask *kmsg
 	}
 	if err != nil {
 		if bucketCode(err) == codeUnknownServerError || errors.Is(err, mink.ErrCorrupt) {
-			b.log.Error("look up an offset by timestamp", "topic", t.name, "partition", ask.Partition, "timestamp", ask.Timestamp, "error", err)
+			b.report("look up an offset by timestamp", "topic", t.name, "partition", ask.Partition, "timestamp", ask.Timestamp, "error", err)
 		}
 		fail(lookupCode(err))
 		return

@@ -239,7 +239,7 @@ func (p *produceCall) fail(i, j int, bucket mink.BucketRef, err error) {
 	out := &p.resp.Topics[i].Partitions[j]
 	switch c {
 	case codeUnknownServerError, codeStorageError:
-		p.broker.log.Error("append of a Kafka batch failed", "topic", p.resp.Topics[i].Topic, "bucket", bucket, "error", err)
+		p.broker.report("append of a Kafka batch failed", "topic", p.resp.Topics[i].Topic, "bucket", bucket, "error", err)
 	case codeNotEnoughReplicas:
 		p.throttle = true
 	case codeNotLeader:
