@@ -100,6 +100,7 @@ func (a *app) descriptor(name string, f tableFlags) (json.RawMessage, error) {
 		if d, err = schema.DecodeDescriptor(b); err != nil {
 			return nil, err
 		}
+		d.Schema.ID = 1 // that of an altered table is higher
 	} else if err := f.fill(d); err != nil {
 		return nil, err
 	}
