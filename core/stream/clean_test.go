@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/objstore"
+
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // Failures 7 and 9: late PUTs and the sweep.
@@ -116,6 +119,35 @@ func TestDeletionWaitsForTheGrace(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if got := len(w.meta.State().Gone); got != 0 {
 			t.Fatalf("%d objects not deleted after the grace", got)
+		}
+	})
+}
+
+// An object whose commit does not get through for hours is no orphan: its epoch
+// lives, and the commit that names it is still to come.
+func TestSweepLeavesLivingEpochs(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, n *node) {
+		other := w.start(2)
+		s := n.open(1)
+		w.put(s, 2, ckptFrame)
+		n.meta.inject(func(op string) (error, error) { return mink.ErrUnavailable, nil })
+		if err := n.UploadNow(t.Context()); !errors.Is(err, mink.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * w.cfg.OrphanAge)
+		for _, e := range []*node{n, other} {
+			if err := e.SweepNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.meta.inject(nil)
+		if err := n.UploadNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.sameAsStore()
+		w.check(n.reopen(s))
+		if err := other.stop(); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -32,8 +32,15 @@ func (e *Engine) newLoops() []*loop.Loop {
 }
 
 // hurryUpload makes the upload run before its interval. One that failed is left
-// to its back-off: refused appends must not turn it into a busy loop.
+// to its back-off, and one that has nothing to upload is not run: refused appends
+// must not turn it into a busy loop.
 func (e *Engine) hurryUpload() {
+	e.queue.Lock()
+	idle := len(e.queue.acked) == 0
+	e.queue.Unlock()
+	if idle {
+		return
+	}
 	if upload := e.loops[0]; upload.Status().LastError == "" {
 		upload.Trigger()
 	}

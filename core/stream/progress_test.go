@@ -207,3 +207,43 @@ func TestOneUndeletableObject(t *testing.T) {
 		}
 	})
 }
+
+// While the write-ahead log hangs there is nothing to upload: appends that are
+// refused do not keep the upload loop spinning.
+func TestRefusedAppendsDoNotSpinUploads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cfg.LogCacheBytes, w.cfg.RecordBytesMax, w.cfg.UploadBytes = 4<<20, 1<<20, 2<<20
+		n := w.start(1)
+		n.store.Inject(fault.Rule{Ops: fault.Put, Prefix: "wal/", Do: fault.DelayBy(5 * time.Second)})
+		s := n.open(1)
+		refused := 0
+		for range 100 {
+			for {
+				if _, err := s.Append(request(1, s.LogEnd(), 1, 64<<10)); err != nil {
+					refused++
+					break
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := n.Stats().Loops[0]; got.Runs > 1 || refused < 100 {
+			t.Errorf("%d uploads ran for %d refused appends", got.Runs, refused)
+		}
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+		w.check(w.start(1).recovered(1))
+	})
+}
+
+// recovered recovers what an earlier incarnation left and opens a stream.
+func (n *node) recovered(id mink.StreamID) *stream.Stream {
+	n.w.t.Helper()
+	for l := range n.w.meta.View().WALs() {
+		if l.Sealed && !l.Recovered {
+			n.w.recover(l.ID)
+		}
+	}
+	return n.open(id)
+}
