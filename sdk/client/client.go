@@ -20,10 +20,12 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/cenkalti/backoff/v5"
 	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/mink-project/mink/sdk/api"
@@ -106,6 +108,12 @@ func (c *Client) at(address string) (flight.Client, error) {
 	}
 	conn, err := flight.NewClientWithMiddleware(host, nil, nil,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// gRPC's own default waits up to two minutes between tries to connect: a node
+		// that was away for one would be found again only when RetryTimeout is over.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           grpcbackoff.Config{BaseDelay: c.cfg.RetryWait, Multiplier: 2, Jitter: 0.2, MaxDelay: c.cfg.RetryWaitMax},
+			MinConnectTimeout: 5 * time.Second,
+		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.cfg.MessageBytesMax), grpc.MaxCallSendMsgSize(c.cfg.MessageBytesMax)),
 	)
 	if err != nil {
