@@ -136,7 +136,7 @@ func TestReadmeIsRunAsWritten(t *testing.T) {
 	if got := shell(blocks[1].code); got != "one\ntwo\nthree\n" {
 		t.Errorf("the Kafka part prints %q", got)
 	}
-	has("the table part", shell(blocks[2].code), "b25l", "__offset", "boots", "2026-01-31")
+	has("the table part", shell(blocks[2].code), `"value":"one"`, `"__offset":2`, "boots", "2026-01-31")
 	script := filepath.Join(dir, "readme.py")
 	if err := os.WriteFile(script, []byte(blocks[3].code), 0o600); err != nil {
 		t.Fatal(err)
