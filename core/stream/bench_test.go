@@ -64,6 +64,7 @@ type captureMeta struct {
 	Meta
 	wal  plan.WALID
 	last plan.CommitObjects
+	end  mink.Offset // committed, of every stream
 }
 
 type captureView struct {
@@ -77,7 +78,7 @@ func (m *captureMeta) CommitObjects(_ context.Context, c plan.CommitObjects) err
 	return nil
 }
 func (v captureView) Stream(id mink.StreamID) (plan.Stream, bool) {
-	return plan.Stream{ID: id, Owner: plan.Owner{Node: 1, NodeEpoch: 1, LeaderEpoch: 1}}, true
+	return plan.Stream{ID: id, End: v.m.end, Owner: plan.Owner{Node: 1, NodeEpoch: 1, LeaderEpoch: 1}}, true
 }
 func (v captureView) WAL(mink.NodeEpoch) (plan.WAL, bool)      { return plan.WAL{ID: v.m.wal}, true }
 func (v captureView) Object(plan.ObjectID) (plan.Object, bool) { return plan.Object{}, false }

@@ -102,3 +102,21 @@ func TestAcknowledgedIsVisible(t *testing.T) {
 		}
 	}
 }
+
+// Between an upload's commit and its bulks' leaving the queue, a release finds
+// bulks that are committed already: it names only the rest.
+func TestReleaseNamesWhatIsNotCommitted(t *testing.T) {
+	e, streams, meta := alone(t, 1, 1<<30)
+	for range 3 {
+		streams[0].appendBytes(t, 100)
+		e.sealNow(t)
+	}
+	meta.end = 2
+	r, err := streams[0].Release(context.Background(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Items) != 1 || r.Items[0].Start != 2 || r.Items[0].End != 3 || len(r.Objects) != 1 || r.Objects[0].ID.Seq != 2 {
+		t.Errorf("%+v", r)
+	}
+}
