@@ -5,11 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/mink-project/mink/core/builtin/dirstore"
 	"github.com/mink-project/mink/core/cluster"
@@ -31,8 +34,9 @@ import (
 // a Put costs the node what sending its bytes over a socket would, and no disk.
 type slowStore struct {
 	*fault.Store
-	mu   sync.Mutex
-	puts []time.Duration
+	inner *meteredStore
+	mu    sync.Mutex
+	puts  []time.Duration
 }
 
 func (s *slowStore) Put(ctx context.Context, r objstore.PutRequest) (objstore.PutResponse, error) {
@@ -44,6 +48,30 @@ func (s *slowStore) Put(ctx context.Context, r objstore.PutRequest) (objstore.Pu
 	return resp, err
 }
 
+// meteredStore measures the processor time that a store takes for its Puts: a
+// node on a cloud's store does not pay for the store's memory.
+type meteredStore struct {
+	objstore.Store
+	cpu atomic.Int64 // ns
+}
+
+func (s *meteredStore) Put(ctx context.Context, r objstore.PutRequest) (objstore.PutResponse, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadCPU()
+	resp, err := s.Store.Put(ctx, r)
+	s.cpu.Add(int64(threadCPU() - before))
+	return resp, err
+}
+
+func threadCPU() time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
 // figures count the calls so far.
 func (s *slowStore) figures() []ops.Figure {
 	s.mu.Lock()
@@ -52,6 +80,7 @@ func (s *slowStore) figures() []ops.Figure {
 	st := s.Stats()
 	return []ops.Figure{
 		{Name: "bench_store_puts_total", Help: "Puts, parts included.", Counter: true, Value: float64(st.Puts + st.Parts + st.Uploads)},
+		{Name: "bench_store_cpu_seconds", Help: "Processor time inside the simulated store.", Counter: true, Value: time.Duration(s.inner.cpu.Load()).Seconds()},
 		{Name: "bench_store_gets_total", Help: "Reads.", Counter: true, Value: float64(st.Gets + st.Heads)},
 		{Name: "bench_store_put_p50_seconds", Help: "Median of all Puts.", Value: percentile(d, 0.5).Seconds()},
 		{Name: "bench_store_put_p99_seconds", Help: "99th percentile of all Puts.", Value: percentile(d, 0.99).Seconds()},
@@ -66,7 +95,8 @@ func runNode(ctx context.Context, dir string, latency fault.Latency, logger *slo
 	if err != nil {
 		return err
 	}
-	store := &slowStore{Store: fault.New(inner, fault.Config{Latency: latency})}
+	metered := &meteredStore{Store: inner}
+	store := &slowStore{Store: fault.New(metered, fault.Config{Latency: latency}), inner: metered}
 	log, err := sqllog.Open(ctx, "sqlite:"+filepath.Join(dir, "meta.db"), sqllog.Default(), logger)
 	if err != nil {
 		return errors.Join(err, store.Close())

@@ -69,7 +69,7 @@ func (s *suite) printTable(what string, all []sample) {
 		return v
 	}
 	fmt.Printf("## Kafka %s, %d-byte records, acks=all, n = %d, median (range)\n\n", what, s.load.record, s.n)
-	header("broker", "partitions", "records/s", "MB/s", "broker CPU-s/GB", "/ "+floorOf(what), "/ kfake", "PUTs/GB")
+	header("broker", "partitions", "records/s", "MB/s", "broker CPU-s/GB", "without the simulated store", "/ "+floorOf(what), "/ kfake", "PUTs/GB")
 	for _, b := range s.brokers {
 		for _, k := range s.partitions {
 			mb := of(b.name, k, (*result).mbPerSecond)
@@ -83,12 +83,15 @@ func (s *suite) printTable(what string, all []sample) {
 				}
 				return fmt.Sprintf("%.2f", median(mb)/base)
 			}
-			puts := "-"
+			puts, own := "-", "-"
+			if b.name == nodeName {
+				own = spread(of(b.name, k, (*result).ownCPUPerGB), "%.2f")
+			}
 			if p := median(of(b.name, k, (*result).putsPerGB)); p > 0 {
 				puts = fmt.Sprintf("%.0f", p)
 			}
 			row(b.name, fmt.Sprint(k), fmt.Sprintf("%.0f", median(of(b.name, k, (*result).recordsPerS))), spread(mb, "%.0f"),
-				spread(of(b.name, k, (*result).cpuPerGB), "%.2f"), ratio(floorOf(what)), ratio("kfake"), puts)
+				spread(of(b.name, k, (*result).cpuPerGB), "%.2f"), own, ratio(floorOf(what)), ratio("kfake"), puts)
 		}
 	}
 	fmt.Println()
