@@ -11,6 +11,7 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/schema/partition"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -131,6 +132,11 @@ func (n *Node) CreatePartition(ctx context.Context, table mink.TableID, values [
 }
 
 func (n *Node) createPartition(ctx context.Context, table mink.TableID, values []string, ifNotExists bool) (*cluster.Partition, error) {
+	if t, ok := n.View().Table(table); ok {
+		if err := withinRetention(t.Descriptor, values, time.Now()); err != nil {
+			return nil, err
+		}
+	}
 	r, err := n.one(ctx, &clusterpb.Command{Kind: &clusterpb.Command_CreatePartition{
 		CreatePartition: &clusterpb.CreatePartition{Table: int64(table), Values: values, IfNotExists: ifNotExists},
 	}})
@@ -143,6 +149,23 @@ func (n *Node) createPartition(ctx context.Context, table mink.TableID, values [
 		return nil, fmt.Errorf("partition %v of table %d was dropped while it was created: %w", values, table, mink.ErrNotExist)
 	}
 	return p, nil
+}
+
+// withinRetention refuses a partition that the next tick would drop again.
+func withinRetention(d *schema.Descriptor, values []string, now time.Time) error {
+	o, err := d.ParsedOptions()
+	if err != nil || o.AutoPartition.Unit == "" || len(values) != len(d.PartitionKeys) {
+		return err // a wrong number of values is the state machine's to refuse
+	}
+	zone, err := time.LoadLocation(o.AutoPartition.Zone)
+	if err != nil {
+		return err
+	}
+	s, err := partition.NewSchedule(d, zone)
+	if err != nil {
+		return err
+	}
+	return s.CheckWrite(values, now)
 }
 
 // EnsurePartition answers the partition with the values and creates it when it

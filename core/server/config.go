@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -293,19 +292,4 @@ func (c Config) walURI() string {
 		return c.WALURI
 	}
 	return c.storageURI()
-}
-
-// memoryLimit is GOMEMLIMIT's business when set, else the machine's memory.
-func memoryLimit() int64 {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 4 << 30
-	}
-	var kb int64
-	for line := range strings.Lines(string(b)) {
-		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &kb); err == nil {
-			return kb << 10
-		}
-	}
-	return 4 << 30
 }
