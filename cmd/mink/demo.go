@@ -11,8 +11,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,6 +48,7 @@ temporary directory for you to look at.`,
 				}
 				dir = t
 			}
+			signal.Ignore(syscall.SIGPIPE) // mink demo | head must not leave its node behind
 			d := &demo{app: a, dir: dir}
 			defer d.kill()
 			return d.run(cmd.Context())
