@@ -160,7 +160,7 @@ func LoadConfig(path string, environ func() []string, flags map[string]string) (
 		DecodeHook: mapstructure.TextUnmarshallerHookFunc(),
 	}})
 	if err != nil {
-		return Config{}, fmt.Errorf("configuration: %w", err)
+		return Config{}, fmt.Errorf("configuration: %w", oneLine(err))
 	}
 	return c, c.Validate()
 }
@@ -292,4 +292,17 @@ func (c Config) walURI() string {
 		return c.WALURI
 	}
 	return c.storageURI()
+}
+
+// oneLine takes the decoder's several-line report apart: one reason, or all of
+// them joined by semicolons.
+func oneLine(err error) error {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "*"))
+		if line != "" && !strings.HasPrefix(line, "decoding failed") {
+			lines = append(lines, line)
+		}
+	}
+	return errors.New(strings.Join(lines, "; "))
 }

@@ -72,7 +72,11 @@ func wrap(what string, err error) error {
 	if class == nil {
 		class = err
 	}
-	return &serverError{text: what + ": " + s.Message(), class: class}
+	text := s.Message()
+	if !strings.HasPrefix(text, what+": ") { // the node names the action too
+		text = what + ": " + text
+	}
+	return &serverError{text: text, class: class}
 }
 
 func notLeader(m map[string]string) *mink.NotLeaderError {

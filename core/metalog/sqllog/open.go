@@ -69,15 +69,23 @@ func Open(ctx context.Context, rawURL string, cfg Config, logger *slog.Logger) (
 		if err != nil {
 			return nil, fmt.Errorf("metadata url %q: %w", rawURL, err)
 		}
-		return openLog(ctx, cfg, func(l *Log) (backend, error) {
+		return contract(openLog(ctx, cfg, func(l *Log) (backend, error) {
 			return openSQLite(ctx, path, cfg, sqliteOptions{})
-		})
+		}))
 	case ok && (scheme == "postgres" || scheme == "postgresql"):
-		return openLog(ctx, cfg, func(l *Log) (backend, error) {
+		return contract(openLog(ctx, cfg, func(l *Log) (backend, error) {
 			return openPostgres(ctx, rawURL, cfg, &l.wake, logger)
-		})
+		}))
 	}
 	return nil, fmt.Errorf("metadata url %q: want sqlite:./path.db or postgres://host/database: %w", redact(rawURL), mink.ErrInvalid)
+}
+
+// contract keeps a failed open from becoming a non-nil interface around a nil Log.
+func contract(l *Log, err error) (metalog.Log, error) {
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 func sqlitePath(rest string) (string, error) {
