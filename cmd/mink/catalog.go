@@ -304,12 +304,12 @@ func (a *app) describeBuckets(cmd *cobra.Command, name string) error {
 	for _, p := range parts {
 		for _, b := range p.Buckets {
 			rows = append(rows, []string{
-				strings.Join(p.Values, "/"), fmt.Sprint(b.Bucket.Index), fmt.Sprint(b.Leader), b.Address, fmt.Sprint(b.LeaderEpoch),
+				fmt.Sprint(b.Bucket.Index), fmt.Sprint(b.Leader), b.Address, fmt.Sprint(b.LeaderEpoch),
 				offsetOf(first, b), offsetOf(last, b),
 			})
 		}
 	}
-	a.printTable([]string{"partition", "bucket", "leader", "address", "epoch", "earliest", "latest"}, rows)
+	a.printTable([]string{"partition", "leader", "address", "epoch", "earliest", "latest"}, rows)
 	return nil
 }
 

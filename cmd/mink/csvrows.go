@@ -10,8 +10,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-
-	"github.com/mink-project/mink/sdk/mink"
 )
 
 // csvRows reads CSV with a header line as batches of the table's columns.
@@ -31,7 +29,7 @@ func newCSVRows(in io.Reader, s *arrow.Schema, chunk int) (*csvRows, error) {
 	r.in.ReuseRecord = true
 	header, err := r.in.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("no header line: %w", mink.ErrInvalid)
+		return nil, errors.New("no header line")
 	}
 	if err != nil {
 		return nil, err
@@ -40,16 +38,16 @@ func newCSVRows(in io.Reader, s *arrow.Schema, chunk int) (*csvRows, error) {
 	header[0] = strings.TrimPrefix(header[0], "\ufeff")
 	for i, name := range header {
 		if !s.HasField(name) {
-			return nil, fmt.Errorf("header: the table has no column %q; it has %s: %w", name, strings.Join(columnNames(s), ", "), mink.ErrInvalid)
+			return nil, fmt.Errorf("header: the table has no column %q; it has %s", name, strings.Join(columnNames(s), ", "))
 		}
 		if slices.Contains(header[:i], name) {
-			return nil, fmt.Errorf("header: column %q occurs twice: %w", name, mink.ErrInvalid)
+			return nil, fmt.Errorf("header: column %q occurs twice", name)
 		}
 	}
 	for _, f := range s.Fields() {
 		at := slices.Index(header, f.Name)
 		if at < 0 && !f.Nullable {
-			return nil, fmt.Errorf("header: column %q is NOT NULL and absent: %w", f.Name, mink.ErrInvalid)
+			return nil, fmt.Errorf("header: column %q is NOT NULL and absent", f.Name)
 		}
 		r.at = append(r.at, at)
 	}
@@ -115,15 +113,27 @@ func (r *csvRows) add(b *array.RecordBuilder, record []string) error {
 		if value == "" && (f.Nullable || !isText) {
 			if !f.Nullable {
 				line, _ := r.in.FieldPos(r.at[i])
-				return fmt.Errorf("line %d: column %q is NOT NULL and has no value: %w", line, f.Name, mink.ErrInvalid)
+				return fmt.Errorf("line %d: column %q is NOT NULL and has no value", line, f.Name)
 			}
 			b.Field(i).AppendNull()
 			continue
 		}
-		if err := b.Field(i).AppendValueFromString(value); err != nil {
+		if err := appendText(b.Field(i), value); err != nil {
 			line, _ := r.in.FieldPos(r.at[i])
-			return fmt.Errorf("line %d: column %q is %s: cannot read %.100q: %w", line, f.Name, typeText(f), value, err)
+			return fmt.Errorf("line %d: column %q is %s: cannot read %.100q: %w", line, f.Name, typeText(f), value, whyUnread(f.Type, err))
 		}
 	}
 	return nil
+}
+
+func appendText(b array.Builder, value string) error {
+	d, ok := b.(*array.Decimal128Builder)
+	if !ok {
+		return b.AppendValueFromString(value)
+	}
+	n, err := parseDecimal(value, d.Type().(*arrow.Decimal128Type))
+	if err == nil {
+		d.Append(n)
+	}
+	return err
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/mink-project/mink/core/schema"
-	"github.com/mink-project/mink/sdk/mink"
 )
 
 // jsonRows reads JSON objects as batches. Arrow's own reader drops fields that
@@ -66,6 +65,9 @@ func (r *jsonRows) Next() bool {
 		if err == nil && row == nil {
 			err = errors.New("null is not an object")
 		}
+		if other := (*json.UnmarshalTypeError)(nil); errors.As(err, &other) {
+			err = fmt.Errorf("this is a JSON %s", other.Value)
+		}
 		if err != nil {
 			r.err = fmt.Errorf("row %d: want one JSON object a line: %w", r.read+int64(rows)+1, err)
 			return false
@@ -90,7 +92,7 @@ var jsonNull = json.RawMessage("null")
 func (r *jsonRows) add(columns [][]json.RawMessage, row map[string]json.RawMessage) error {
 	for name := range row {
 		if _, ok := r.index[name]; !ok {
-			return fmt.Errorf("the table has no column %q; it has %s: %w", name, strings.Join(columnNames(r.schema), ", "), mink.ErrInvalid)
+			return fmt.Errorf("the table has no column %q; it has %s", name, strings.Join(columnNames(r.schema), ", "))
 		}
 	}
 	for i, f := range r.schema.Fields() {
@@ -99,7 +101,7 @@ func (r *jsonRows) add(columns [][]json.RawMessage, row map[string]json.RawMessa
 			v = jsonNull
 		}
 		if !f.Nullable && bytes.Equal(v, jsonNull) {
-			return fmt.Errorf("column %q is NOT NULL and has no value: %w", f.Name, mink.ErrInvalid)
+			return fmt.Errorf("column %q is NOT NULL and has no value", f.Name)
 		}
 		columns[i] = append(columns[i], v)
 	}
@@ -139,8 +141,33 @@ func columnOf(t arrow.DataType, values []json.RawMessage) (arrow.Array, error) {
 	text.WriteByte(']')
 	b := array.NewBuilder(defaultAllocator, t)
 	defer b.Release()
+	if d, ok := b.(*array.Decimal128Builder); ok {
+		return decimals(d, values)
+	}
 	if err := b.UnmarshalJSON(text.Bytes()); err != nil {
 		return nil, err
+	}
+	return b.NewArray(), nil
+}
+
+// decimals reads numbers and strings exactly.
+func decimals(b *array.Decimal128Builder, values []json.RawMessage) (arrow.Array, error) {
+	for _, v := range values {
+		if bytes.Equal(v, jsonNull) {
+			b.AppendNull()
+			continue
+		}
+		text := string(v)
+		if v[0] == '"' {
+			if err := json.Unmarshal(v, &text); err != nil {
+				return nil, err
+			}
+		}
+		n, err := parseDecimal(text, b.Type().(*arrow.Decimal128Type))
+		if err != nil {
+			return nil, err
+		}
+		b.Append(n)
 	}
 	return b.NewArray(), nil
 }
@@ -150,7 +177,7 @@ func firstBad(t arrow.DataType, values []json.RawMessage) (int, error) {
 	for i, v := range values {
 		a, err := columnOf(t, []json.RawMessage{v})
 		if err != nil {
-			return i, fmt.Errorf("cannot read %.100s: %w", v, err)
+			return i, fmt.Errorf("cannot read %.100s: %w", v, whyUnread(t, err))
 		}
 		a.Release()
 	}

@@ -45,7 +45,10 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if usage := (*usageError)(nil); errors.As(err, &usage) {
 		return exitUsage
 	}
-	if nobodyThere(err) {
+	switch {
+	case nobodyThere(err) && strings.Contains(err.Error(), "server preface"):
+		fmt.Fprintf(a.errOut, "mink: what answers at %s is not Arrow Flight: --bootstrap wants the node's Flight address, not its Kafka or HTTP one\n", a.bootstrap)
+	case nobodyThere(err):
 		fmt.Fprintf(a.errOut, "mink: no node answers at %s: `mink serve` starts one here, --bootstrap or MINK_BOOTSTRAP names another\n", a.bootstrap)
 	}
 	return exitFailed
@@ -53,5 +56,5 @@ func (a *app) execute(ctx context.Context, args []string) int {
 
 // nobodyThere reports whether the client could not connect at all.
 func nobodyThere(err error) bool {
-	return errors.Is(err, mink.ErrUnavailable) && strings.Contains(err.Error(), "connection error")
+	return errors.Is(err, mink.ErrUnavailable) && (strings.Contains(err.Error(), "connection error") || strings.Contains(err.Error(), "name resolver error"))
 }

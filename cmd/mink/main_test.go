@@ -44,6 +44,8 @@ func TestUsageErrors(t *testing.T) {
 		{"nonsense", 2, `unknown command "nonsense" for mink`},
 		{"tabel", 2, "did you mean table?"},
 		{"db lis", 2, "did you mean list?"},
+		{"read a.b --fromat csv", 2, "did you mean --format?"},
+		{"read a.b --zzz", 2, "see mink read --help"},
 		{"--nonsense", 2, "unknown flag"},
 		{"db create", 2, "wants a name, got 0 arguments"},
 		{"table describe shop", 2, "want DATABASE.TABLE"},
@@ -134,9 +136,9 @@ var everyType = []string{
 	"tz TIMESTAMP_LTZ(9)", "a ARRAY<INT>", "m MAP<STRING, BIGINT>", "r ROW<x INT, y STRING>", "`odd name` INT",
 }
 
-const everyTypeRow = `{"a":[1,null],"b":9223372036854775807,"bi":"AAEC","bo":true,"by":"AAEC","c":"ab","d":2.5,"da":"2026-01-31","de":"12.34","f":1.5,"i":3,` +
-	`"m":[{"key":"k","value":1}],"odd name":-1,"r":{"x":1,"y":"a, \"z\""},"s":"x\ny","si":2,"t0":"10:00:00","t9":"10:00:00.123456789","ti":1,` +
-	`"ts":"2026-01-31T10:00:00.123456","tz":"2026-01-31T10:00:00.123456789Z"}` + "\n"
+const everyTypeRow = `{"bo":true,"ti":1,"si":2,"i":3,"b":9223372036854775807,"f":1.5,"d":2.5,"de":"12.30","c":"ab","s":"x\ny","bi":"AAEC","by":"AAEC",` +
+	`"da":"2026-01-31","t0":"10:00:00","t9":"10:00:00.123456789","ts":"2026-01-31T10:00:00.123456","tz":"2026-01-31T10:00:00.123456789Z",` +
+	`"a":[1,null],"m":[{"key":"k","value":1}],"r":{"x":1,"y":"a, \"z\""},"odd name":-1}` + "\n"
 
 // TestFormats: what read prints, write reads back, for every type and null.
 func TestFormats(t *testing.T) {

@@ -172,8 +172,25 @@ func (a *app) printer(format string, schema *arrow.Schema) rowPrinter {
 
 type jsonPrinter struct{ out io.Writer }
 
-func (p jsonPrinter) print(rec arrow.RecordBatch) error { return array.RecordToJSON(rec, p.out) }
-func (p jsonPrinter) close() error                      { return nil }
+func (p jsonPrinter) print(rec arrow.RecordBatch) error {
+	var text bytes.Buffer
+	fields := rec.Schema().Fields()
+	for row := range int(rec.NumRows()) {
+		if err := appendObject(&text, fields, rec.Columns(), row); err != nil {
+			return err
+		}
+		text.WriteByte('\n')
+		if text.Len() > 1<<16 || row == int(rec.NumRows())-1 {
+			if _, err := p.out.Write(text.Bytes()); err != nil {
+				return err
+			}
+			text.Reset()
+		}
+	}
+	return nil
+}
+
+func (p jsonPrinter) close() error { return nil }
 
 // csvPrinter writes what write --format csv reads. Arrow's CSV writer panics on
 // TIME and ROW.
@@ -221,15 +238,15 @@ func csvCell(c arrow.Array, row int) string {
 
 // jsonText is a value as JSON has it, without the quotes of a string.
 func jsonText(c arrow.Array, row int) string {
-	b, err := json.Marshal(c.GetOneForMarshal(row))
-	if err != nil {
+	var b bytes.Buffer
+	if err := appendJSON(&b, c, row); err != nil {
 		return c.ValueStr(row)
 	}
 	var s string
-	if json.Unmarshal(b, &s) == nil {
+	if json.Unmarshal(b.Bytes(), &s) == nil {
 		return s
 	}
-	return string(b)
+	return b.String()
 }
 
 type arrowPrinter struct{ w *ipc.Writer }

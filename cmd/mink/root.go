@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -72,7 +73,7 @@ Data goes to standard output, everything else to standard error. Exit codes:
 	f.BoolVar(&a.json, "json", false, "answer in JSON")
 	f.StringVar(&a.config, "config", "", "TOML file of a node's configuration")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes, only data and errors")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(serveCommand(a), demoCommand(a), dbCommand(a), tableCommand(a), partitionCommand(a), topicCommand(a), writeCommand(a), readCommand(a),
 		clusterCommand(a), fsckCommand(a), benchCommand(a), versionCommand(a))
 	return root
@@ -96,6 +97,48 @@ func helpOrUnknown(cmd *cobra.Command, args []string) error {
 		return usagef("unknown command %q for %s; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
 	}
 	return usagef("unknown command %q for %s; did you mean %s?", args[0], cmd.CommandPath(), strings.Join(near, " or "))
+}
+
+var flagNames = regexp.MustCompile(`(?m)^ +(?:-., )?--([a-z0-9-]+)`)
+
+// flagError says which flag a mistyped one may be.
+func flagError(cmd *cobra.Command, err error) error {
+	name, near, least := "", "", 3
+	if _, after, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
+		name = after
+	}
+	for _, flag := range flagNames.FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
+		if d := distance(name, flag[1]); d < least && d < len(name)-1 {
+			near, least = flag[1], d
+		}
+	}
+	if near != "" {
+		return usagef("%w; did you mean --%s?", err, near)
+	}
+	if !strings.Contains(err.Error(), "unknown") {
+		return &usageError{err}
+	}
+	return usagef("%w; see %s --help", err, cmd.CommandPath())
+}
+
+// distance is how many letters to insert, drop or replace between two words.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			d := diagonal
+			if a[i] != b[j] {
+				d = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], d
+		}
+	}
+	return row[len(b)]
 }
 
 // client connects to the bootstrap nodes.
