@@ -98,7 +98,7 @@ func (f *floor) serve(c net.Conn) error {
 		if n < 10 || n > 128<<20 {
 			return fmt.Errorf("a request of %d bytes", n)
 		}
-		if cap(frame) < n || f.keep && n > 64<<10 { // kept batches lie in the frame
+		if cap(frame) < n || f.keep { // kept batches lie in the frame
 			frame = make([]byte, n)
 		}
 		frame = frame[:n]
