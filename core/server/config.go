@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/v2"
+	gotoml "github.com/pelletier/go-toml/v2"
 
 	"github.com/mink-project/mink/core/internal/units"
 )
@@ -129,7 +131,7 @@ func LoadConfig(path string, environ func() []string, flags map[string]string) (
 	k := koanf.New("\x00")
 	if path != "" {
 		if err := k.Load(file.Provider(path), toml.Parser()); err != nil {
-			return Config{}, fmt.Errorf("configuration file %s: %w", path, err)
+			return Config{}, fmt.Errorf("configuration file %s: %w", path, where(err))
 		}
 	}
 	err := k.Load(env.Provider("\x00", env.Opt{
@@ -157,7 +159,7 @@ func LoadConfig(path string, environ func() []string, flags map[string]string) (
 	c := DefaultConfig()
 	err = k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		Result: &c, WeaklyTypedInput: true, TagName: "koanf",
-		DecodeHook: mapstructure.TextUnmarshallerHookFunc(),
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(wantUnit, mapstructure.TextUnmarshallerHookFunc()),
 	}})
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", oneLine(err))
@@ -292,6 +294,27 @@ func (c Config) walURI() string {
 		return c.WALURI
 	}
 	return c.storageURI()
+}
+
+// wantUnit refuses a bare number where a duration is meant: 30 would silently be
+// 30 nanoseconds.
+func wantUnit(from, to reflect.Type, value any) (any, error) {
+	if to != reflect.TypeFor[units.Duration]() || from.Kind() == reflect.String || from == to {
+		return value, nil
+	}
+	return nil, fmt.Errorf("duration %v: want a number and a unit in quotes, such as \"500ms\", \"10s\", \"5m\" or \"7d\"", value)
+}
+
+// where adds the line of a TOML error; a missing file's error names it already.
+func where(err error) error {
+	if d := (*gotoml.DecodeError)(nil); errors.As(err, &d) {
+		line, column := d.Position()
+		return fmt.Errorf("line %d, column %d: %w", line, column, err)
+	}
+	if p := (*os.PathError)(nil); errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }
 
 // oneLine takes the decoder's several-line report apart: one reason, or all of

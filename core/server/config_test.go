@@ -63,6 +63,18 @@ func TestConfigurationRefusesWithTheKeyAndWhatToDo(t *testing.T) {
 	if _, err := LoadConfig("", environ(), map[string]string{"kafka_listen": "0.0.0.0:9092", "insecure": "true"}); err != nil {
 		t.Errorf("--insecure: %v", err)
 	}
+	path := filepath.Join(t.TempDir(), "mink.toml")
+	for text, want := range map[string]string{
+		"node_id = 1\nlease_ttl = 30\n":      "unit",
+		"node_id = 1\ncluster_id = \"open\n": "line 2",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadConfig(path, environ(), nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: error %q lacks %q", text, err, want)
+		}
+	}
 	if _, err := LoadConfig("/no/such/file.toml", environ(), nil); err == nil || !strings.Contains(err.Error(), "/no/such/file.toml") {
 		t.Errorf("missing file: %v", err)
 	}
