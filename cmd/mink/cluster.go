@@ -170,8 +170,8 @@ func (a *app) printCheck(r api.CheckReport) error {
 		if !r.Clean {
 			verdict = "not clean"
 		}
-		fmt.Fprintf(a.out, "%s: %s, %s, %s, %s checked\n", verdict, count(int64(r.Objects), "object"), humanize.IBytes(uint64(max(r.Bytes, 0))),
-			count(int64(r.Streams), "stream"), count(int64(r.Records), "record"))
+		fmt.Fprintf(a.out, "%s: %s, %s, %s, %s checked\n", verdict, count(r.Objects, "object"), humanize.IBytes(uint64(max(r.Bytes, 0))),
+			count(r.Streams, "stream"), count(r.Records, "record"))
 	}
 	if !r.Clean {
 		return fmt.Errorf("%s found; docs/operations.md says what each means", count(int64(len(r.Problems)), "problem"))

@@ -77,7 +77,7 @@ func runFloor(ctx context.Context, keep bool) error {
 			defer c.Close()
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
-			if err := f.serve(c); err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
+			if err := f.serve(c); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 				fmt.Println("connection:", err)
 			}
 		})

@@ -60,7 +60,7 @@ func (b *broker) start(ctx context.Context, scratch string) (*process, error) {
 	for i, a := range b.command {
 		args[i] = strings.ReplaceAll(a, "%DIR%", filepath.Join(dir, "data"))
 	}
-	p.cmd = exec.Command(args[0], args[1:]...)
+	p.cmd = exec.Command(args[0], args[1:]...) //nolint:noctx // stop ends it
 	p.cmd.Stderr = p.stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -110,7 +110,7 @@ func (p *process) stop() error {
 		return nil
 	}
 	_ = p.cmd.Process.Kill()
-	<-p.exited
+	<-p.exited //nolint:errcheck // it was killed
 	return os.RemoveAll(p.dir)
 }
 

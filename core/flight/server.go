@@ -118,7 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 		<-drained
 	}
 	if served != nil {
-		<-served // nil, or the error of a listener that we closed
+		<-served //nolint:errcheck // nil, or the error of a listener that we closed
 	}
 	s.service.receivers.Wait()
 	if err != nil {

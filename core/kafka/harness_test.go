@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"io"
 	"log/slog"
@@ -158,7 +159,7 @@ func (c *rawClient) closed() {
 	if n != 0 || err == nil {
 		c.t.Fatalf("read %d bytes, want a closed connection", n)
 	}
-	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+	if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
 		c.t.Fatal("the connection is still open")
 	}
 }

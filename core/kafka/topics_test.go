@@ -208,9 +208,9 @@ func TestCreateAndDeleteTopics(t *testing.T) {
 	id := node.topicID("a")
 	del := kmsg.NewPtrDeleteTopicsRequest()
 	del.Version = 6
-	for _, d := range []kmsg.DeleteTopicsRequestTopic{{TopicID: id}, {TopicID: id}, {Topic: kmsg.StringPtr("b")}, {Topic: kmsg.StringPtr("nope")}, {Topic: kmsg.StringPtr("c"), TopicID: id}} {
-		del.Topics = append(del.Topics, d)
-	}
+	del.Topics = append(del.Topics, kmsg.DeleteTopicsRequestTopic{TopicID: id}, kmsg.DeleteTopicsRequestTopic{TopicID: id},
+		kmsg.DeleteTopicsRequestTopic{Topic: kmsg.StringPtr("b")}, kmsg.DeleteTopicsRequestTopic{Topic: kmsg.StringPtr("nope")},
+		kmsg.DeleteTopicsRequestTopic{Topic: kmsg.StringPtr("c"), TopicID: id})
 	var codes []int16
 	for _, out := range ask(t, b, del).(*kmsg.DeleteTopicsResponse).Topics {
 		codes = append(codes, out.ErrorCode)

@@ -110,7 +110,7 @@ func TestFromArrowRefusesForeignTypes(t *testing.T) {
 			}
 		}
 	}
-	deep := arrow.DataType(arrow.PrimitiveTypes.Int8)
+	deep := arrow.PrimitiveTypes.Int8
 	for range 50 {
 		deep = arrow.ListOf(deep)
 	}

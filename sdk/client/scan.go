@@ -235,7 +235,7 @@ func (c *Client) Tail(ctx context.Context, r TailRequest) iter.Seq2[Batch, error
 				select {
 				case b := <-out:
 					b.Record.Release()
-				case <-ended: // reported by the loop below, or the caller stopped
+				case <-ended: //nolint:errcheck // reported by the loop below, or the caller stopped
 					return
 				}
 			}

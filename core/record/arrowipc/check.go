@@ -242,7 +242,7 @@ func isValid(validity []byte, row int64) bool {
 func (n *node) inDomain(raw []byte, length int64, validity []byte) (row int64, ok bool) {
 	le := binary.LittleEndian
 	for row := range length {
-		in := true
+		var in bool
 		switch {
 		case n.scale != decimal128.Num{}:
 			v := decimal128.New(int64(le.Uint64(raw[16*row+8:])), le.Uint64(raw[16*row:]))
