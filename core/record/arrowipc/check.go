@@ -120,7 +120,7 @@ func (c *Checker) node(i int, want int64, parent []byte, loose bool) *record.Bat
 	case shapeBits, shapeFixed:
 		return c.fixed(n, i, length, validity)
 	case shapeBinary, shapeText:
-		return c.binary(n, length)
+		return c.binary(n, length, validity)
 	case shapeList:
 		last, bad := c.offsetsOf(n, length, math.MaxInt32)
 		if bad != nil {
@@ -259,7 +259,7 @@ func (n *node) inDomain(raw []byte, length int64, validity []byte) (row int64, o
 	return 0, true
 }
 
-func (c *Checker) binary(n *node, length int64) *record.BatchError {
+func (c *Checker) binary(n *node, length int64, validity []byte) *record.BatchError {
 	raw, bad := c.buffer(n, n.buf+2, &c.values, false)
 	if bad != nil {
 		return bad
@@ -270,15 +270,23 @@ func (c *Checker) binary(n *node, length int64) *record.BatchError {
 	}
 	offsets := c.lastOffsets(n)
 	text := raw[binary.LittleEndian.Uint32(offsets):last]
-	if isASCII(text) {
+	if !isASCII(text) {
+		if !utf8.Valid(text) {
+			return c.bad(n, record.KindInvalidRecord, "text that is not UTF-8")
+		}
+		for k := range length {
+			if o := int64(binary.LittleEndian.Uint32(offsets[4*k:])); o < last && !utf8.RuneStart(raw[o]) {
+				return c.bad(n, record.KindInvalidRecord, "row %d starts inside a UTF-8 character", k)
+			}
+		}
+	}
+	if n.chars == 0 {
 		return nil
 	}
-	if !utf8.Valid(text) {
-		return c.bad(n, record.KindInvalidRecord, "text that is not UTF-8")
-	}
 	for k := range length {
-		if o := int64(binary.LittleEndian.Uint32(offsets[4*k:])); o < last && !utf8.RuneStart(raw[o]) {
-			return c.bad(n, record.KindInvalidRecord, "row %d starts inside a UTF-8 character", k)
+		v := raw[binary.LittleEndian.Uint32(offsets[4*k:]):binary.LittleEndian.Uint32(offsets[4*k+4:])]
+		if len(v) > n.chars && utf8.RuneCount(v) > n.chars && isValid(validity, k) {
+			return c.bad(n, record.KindInvalidRecord, "row %d has %d characters, CHAR(%d) takes no more than %d", k, utf8.RuneCount(v), n.chars, n.chars)
 		}
 	}
 	return nil

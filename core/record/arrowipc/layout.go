@@ -2,6 +2,8 @@ package arrowipc
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -42,6 +44,7 @@ type node struct {
 	nullable bool
 	day      int64          // TIME: values are below this; else 0
 	scale    decimal128.Num // DECIMAL: absolute values are below this; else 0
+	chars    int            // CHAR(n): at most n characters; else 0
 	children int            // direct ones; they follow
 	buf      int            // index of the first buffer
 	end      int            // index of the node after the last descendant
@@ -107,7 +110,7 @@ func (l *Layout) add(f arrow.Field, path string, depth int) error {
 	case *arrow.BinaryType:
 		n.shape = shapeBinary
 	case *arrow.StringType:
-		n.shape = shapeText
+		n.shape, n.chars = shapeText, charsMax(f.Metadata)
 	case *arrow.ListType:
 		n.shape, children = shapeList, t.Fields()
 	case *arrow.MapType:
@@ -132,6 +135,22 @@ func (l *Layout) add(f arrow.Field, path string, depth int) error {
 	}
 	l.nodes[at].end = len(l.nodes)
 	return nil
+}
+
+// charsMax reads n of a CHAR(n) from the table's type in the field's metadata
+// (schema.MetaType); 0 for other text.
+func charsMax(m arrow.Metadata) int {
+	text, _ := m.GetValue("mink.type")
+	rest, ok := strings.CutPrefix(text, "CHAR(")
+	if !ok {
+		return 0
+	}
+	digits, _, _ := strings.Cut(rest, ")")
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // limit sets what the values of a type that has fewer than its bytes could hold
