@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/client"
 )
 
 // printTable writes rows under a header, aligned, without borders.
@@ -67,27 +68,17 @@ func dbCommand(a *app) *cobra.Command {
 	ifNotExists, ifExists, cascade := false, false, false
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Create a database", Args: exactArgs(1, "a name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if err := c.CreateDatabase(cmd.Context(), args[0], ifNotExists); err != nil {
 				return err
 			}
 			return a.done("database", args[0], "there")
-		},
+		}),
 	}
 	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
 	list := &cobra.Command{
 		Use: "list", Short: "List databases", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			dbs, err := c.ListDatabases(cmd.Context())
 			if err != nil {
 				return err
@@ -101,21 +92,16 @@ func dbCommand(a *app) *cobra.Command {
 			}
 			a.printTable([]string{"database", "tables", "created"}, rows)
 			return nil
-		},
+		}),
 	}
 	drop := &cobra.Command{
 		Use: "drop NAME", Short: "Drop a database", Args: exactArgs(1, "a name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if err := c.DropDatabase(cmd.Context(), args[0], ifExists, cascade); err != nil {
 				return err
 			}
 			return a.done("database", args[0], "gone")
-		},
+		}),
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
 	drop.Flags().BoolVar(&cascade, "cascade", false, "drop its tables too")
@@ -147,12 +133,7 @@ func partitionCommand(a *app) *cobra.Command {
 	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
 	list := &cobra.Command{
 		Use: "list DB.TABLE", Short: "List partitions", Args: oneTable, ValidArgsFunction: a.completeTable,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			parts, err := c.ListPartitions(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -170,7 +151,7 @@ func partitionCommand(a *app) *cobra.Command {
 			}
 			a.printTable([]string{"id", "values", "buckets", "state", "created"}, rows)
 			return nil
-		},
+		}),
 	}
 	drop := &cobra.Command{
 		Use: "drop DB.TABLE KEY=VALUE...", Short: "Drop a partition and its rows", ValidArgsFunction: a.completeTable,
@@ -201,12 +182,7 @@ func topicCommand(a *app) *cobra.Command {
 	create := &cobra.Command{
 		Use: "create TOPIC", Short: "Create a topic", Args: exactArgs(1, "a topic"),
 		Example: "  mink topic create clicks --partitions 4 --config retention.ms=86400000",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			options, err := pairs(configs)
 			if err != nil {
 				return err
@@ -227,19 +203,14 @@ func topicCommand(a *app) *cobra.Command {
 			}
 			a.note("topic %s is there: %s", args[0], count(int64(t.Buckets), "partition"))
 			return nil
-		},
+		}),
 	}
 	create.Flags().Int32Var(&partitions, "partitions", 1, "partitions, 1..4096")
 	create.Flags().StringArrayVar(&configs, "config", nil, "topic configuration KEY=VALUE, repeated")
 	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
 	list := &cobra.Command{
 		Use: "list", Short: "List topics", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			tables, err := c.ListTables(cmd.Context(), database)
 			if err != nil {
 				return err
@@ -253,7 +224,7 @@ func topicCommand(a *app) *cobra.Command {
 			}
 			a.printTable([]string{"topic", "partitions", "id", "created"}, rows)
 			return nil
-		},
+		}),
 	}
 	describe := &cobra.Command{
 		Use: "describe TOPIC", Short: "Describe a topic: its partitions, leaders and offsets", Args: exactArgs(1, "a topic"),
@@ -261,17 +232,12 @@ func topicCommand(a *app) *cobra.Command {
 	}
 	drop := &cobra.Command{
 		Use: "delete TOPIC", Short: "Delete a topic and its records", Args: exactArgs(1, "a topic"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if err := c.DropTable(cmd.Context(), database+"."+args[0], ifExists); err != nil {
 				return err
 			}
 			return a.done("topic", args[0], "gone")
-		},
+		}),
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
 	cmd.AddCommand(create, list, describe, drop)

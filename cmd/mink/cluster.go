@@ -10,17 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/client"
 )
 
 func clusterCommand(a *app) *cobra.Command {
 	describe := &cobra.Command{
 		Use: "describe", Short: "List the nodes", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			d, err := c.DescribeCluster(cmd.Context())
 			if err != nil {
 				return err
@@ -40,16 +36,11 @@ func clusterCommand(a *app) *cobra.Command {
 			}
 			a.printTable([]string{"node", "epoch", "state", "flight", "kafka", "buckets", "version", "registered"}, rows)
 			return nil
-		},
+		}),
 	}
 	health := &cobra.Command{
 		Use: "health", Short: "Exit 0 when the node serves, 1 when not", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			h, err := c.Health(cmd.Context())
 			if err != nil {
 				return err
@@ -66,16 +57,11 @@ func clusterCommand(a *app) *cobra.Command {
 				fmt.Fprintf(a.out, "node %d is ready, up for %s\n", h.Node, time.Duration(h.Uptime*float64(time.Second)).Round(time.Second))
 			}
 			return nil
-		},
+		}),
 	}
 	config := &cobra.Command{
 		Use: "config", Short: "Print the node's configuration in effect, secrets hidden", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			values, err := c.Config(cmd.Context())
 			if err != nil {
 				return err
@@ -89,16 +75,11 @@ func clusterCommand(a *app) *cobra.Command {
 			}
 			a.printTable([]string{"key", "value"}, rows)
 			return nil
-		},
+		}),
 	}
 	stats := &cobra.Command{
 		Use: "stats", Short: "Print the node's buckets, loops and figures", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			s, err := c.Stats(cmd.Context())
 			if err != nil {
 				return err
@@ -108,7 +89,7 @@ func clusterCommand(a *app) *cobra.Command {
 			}
 			a.printStats(s)
 			return nil
-		},
+		}),
 	}
 	return group("cluster", "Describe the cluster, its health, configuration and figures", describe, health, config, stats)
 }
@@ -140,18 +121,13 @@ func fsckCommand(a *app) *cobra.Command {
 object exists with its size and checksum, every stream is contiguous, nothing is
 orphaned. Exits 1 when it finds a problem.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			r, err := c.Check(cmd.Context(), deep)
 			if err != nil {
 				return err
 			}
 			return a.printCheck(r)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&deep, "deep", false, "read and verify every block too")
 	return cmd

@@ -144,6 +144,17 @@ func distance(a, b string) int {
 // client connects to the bootstrap nodes.
 func (a *app) client() (*client.Client, error) { return a.clientFor(a.retryFor) }
 
+// connected is a command's run with a client that is closed afterwards.
+func (a *app) connected(run func(*cobra.Command, *client.Client, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		return errors.Join(run(cmd, c, args), c.Close())
+	}
+}
+
 // patientClient is for long work: a node must answer now, and may be away for
 // minutes later.
 func (a *app) patientClient(ctx context.Context) (*client.Client, error) {

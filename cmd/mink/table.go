@@ -170,12 +170,7 @@ func (a *app) tableList() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			tables, err := c.ListTables(cmd.Context(), strings.Join(args, ""))
 			if err != nil {
 				return err
@@ -189,7 +184,7 @@ func (a *app) tableList() *cobra.Command {
 			}
 			a.printTable([]string{"table", "id", "partitions", "buckets", "schema", "created"}, rows)
 			return nil
-		},
+		}),
 	}
 }
 
@@ -197,12 +192,7 @@ func (a *app) tableDescribe() *cobra.Command {
 	return &cobra.Command{
 		Use: "describe DB.TABLE", Short: "Describe a table", Args: oneTable, ValidArgsFunction: a.completeTable,
 		Long: "Describes a table. The descriptor in the JSON answer is what `mink table create --descriptor` takes.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			t, err := c.DescribeTable(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -211,7 +201,7 @@ func (a *app) tableDescribe() *cobra.Command {
 				return a.printJSON(t)
 			}
 			return a.printDescription(t)
-		},
+		}),
 	}
 }
 
@@ -344,17 +334,12 @@ func (a *app) tableDrop() *cobra.Command {
 	ifExists := false
 	cmd := &cobra.Command{
 		Use: "drop DB.TABLE", Short: "Drop a table and its rows", Args: oneTable, ValidArgsFunction: a.completeTable,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if err := c.DropTable(cmd.Context(), args[0], ifExists); err != nil {
 				return err
 			}
 			return a.done("table", args[0], "gone")
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
 	return cmd
@@ -367,12 +352,7 @@ func (a *app) tableOffsets() *cobra.Command {
 		Long: `Prints one offset of every bucket: the first that can be read, the one after the
 last, or that of the first batch committed at a time or later.`,
 		Example: "  mink table offsets db.events --at 2026-01-31T00:00:00Z",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list, err := c.ListOffsets(cmd.Context(), args[0], nil, at)
 			if err != nil {
 				return err
@@ -386,7 +366,7 @@ last, or that of the first batch committed at a time or later.`,
 			}
 			a.printTable([]string{"partition", "bucket", "offset", "error"}, rows)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&at, "at", at, "earliest, latest, or a timestamp (RFC 3339, or milliseconds as 1700000000000ms)")
 	return cmd
