@@ -2,8 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -150,7 +148,7 @@ func (c *Coordinator) recovered(epoch mink.NodeEpoch, losses int, err error) {
 const recoverItems = 400_000
 
 func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WAL) error {
-	nonce, err := randomNonce()
+	nonce, err := wal.NewNonce()
 	if err != nil {
 		return err
 	}
@@ -185,12 +183,6 @@ func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WA
 	}
 	c.logger.Info("write-ahead log recovered", "wal", w.ID.String(), "slots", r.End-min(w.Trim, r.End), "objects", len(r.Objects), "took", time.Since(began))
 	return nil
-}
-
-func randomNonce() (uint64, error) {
-	var b [8]byte
-	_, err := rand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:]), err
 }
 
 // leadsPerCommand bounds one LeadBuckets command.

@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -95,7 +93,7 @@ func (n *Node) probe(ctx context.Context) error {
 	if !n.deps.WALStore.Capabilities().CreateOnlyPut {
 		return fmt.Errorf("%w: it has no create-only PUT, which is what keeps a replaced node from writing; choose a store that has one", errUnusableStore)
 	}
-	nonce, err := randomNonce()
+	nonce, err := wal.NewNonce()
 	if err != nil {
 		return err
 	}
@@ -109,7 +107,7 @@ func (n *Node) probe(ctx context.Context) error {
 }
 
 func (n *Node) register(ctx context.Context) (*incarnation, error) {
-	nonce, err := randomNonce()
+	nonce, err := wal.NewNonce()
 	if err != nil {
 		return nil, err
 	}
@@ -145,12 +143,6 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
 	return inc, nil
-}
-
-func randomNonce() (uint64, error) {
-	var b [8]byte
-	_, err := rand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:]), err
 }
 
 // run leads until ctx is done or the epoch ends. The engine drains before run

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"time"
-
 	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
@@ -97,6 +95,3 @@ func (p *parts) loops() []loop.Status {
 	}
 	return out
 }
-
-// uptime is how long the process runs as a node.
-func (p *parts) uptime() time.Duration { return p.node.Uptime() }

@@ -92,7 +92,7 @@ func (b flightBackend) Check(ctx context.Context, deep bool) (api.CheckReport, e
 
 func (b flightBackend) Ready() (bool, string) { return b.node().Ready() }
 
-func (b flightBackend) Uptime() time.Duration { return b.parts.uptime() }
+func (b flightBackend) Uptime() time.Duration { return b.node().Uptime() }
 
 func (b flightBackend) Settings() map[string]string { return b.parts.cfg.Redacted() }
 
