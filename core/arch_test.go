@@ -28,6 +28,7 @@ var rank = map[string]int{
 	"core/stream/plan":        1,
 	"core/cluster/clusterpb":  1,
 	"core/cluster":            2,
+	"core/kafka/group":        2,
 	"sdk/client":              2,
 	"core/metalog":            3,
 	"core/metalog/memlog":     3,
@@ -78,7 +79,7 @@ var doors = map[string][]string{
 
 // pure lists what formats and brains may not import: nothing that can block or
 // that differs from run to run.
-var pureRanks = []string{"core/record", "core/schema", "core/stream/object", "core/stream/plan", "core/cluster"}
+var pureRanks = []string{"core/record", "core/schema", "core/stream/object", "core/stream/plan", "core/cluster", "core/kafka/group"}
 
 var impure = []string{"net", "net/http", "os", "log", "log/slog", "sync", "math/rand", "math/rand/v2", "crypto/rand"}
 
