@@ -166,6 +166,14 @@ func (t *txn) dispatch(c *clusterpb.Command) *clusterpb.Result {
 		return t.commitProducerOffsets(k.CommitProducerOffsets)
 	case *clusterpb.Command_ExpireProducerOffsets:
 		return t.expireProducerOffsets(k.ExpireProducerOffsets)
+	case *clusterpb.Command_CommitGroupOffsets:
+		return t.commitGroupOffsets(k.CommitGroupOffsets)
+	case *clusterpb.Command_DeleteGroups:
+		return t.deleteGroups(k.DeleteGroups)
+	case *clusterpb.Command_DeleteGroupOffsets:
+		return t.deleteGroupOffsets(k.DeleteGroupOffsets)
+	case *clusterpb.Command_ExpireGroups:
+		return t.expireGroups(k.ExpireGroups)
 	case *clusterpb.Command_SetIncarnation:
 		return t.setIncarnation(k.SetIncarnation)
 	}

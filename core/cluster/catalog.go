@@ -138,6 +138,7 @@ func (t *txn) removeTable(table *Table) {
 }
 
 func (t *txn) removePartition(p *Partition) {
+	t.forgetBuckets(p)
 	for _, id := range p.Streams {
 		t.dropStream(id)
 	}

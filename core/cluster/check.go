@@ -11,7 +11,7 @@ import (
 // its size. nil: it holds. A snapshot passes through it before it is used; the
 // simulations call it after each command.
 func (s *State) Check() error {
-	for _, check := range []func() error{s.checkNodes, s.checkCatalog, s.checkStreams, s.checkRefs, s.checkObjects} {
+	for _, check := range []func() error{s.checkNodes, s.checkCatalog, s.checkStreams, s.checkRefs, s.checkObjects, s.checkGroups} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -210,6 +210,46 @@ func (s *State) checkObjects() error {
 		if d.Index > s.index {
 			return fmt.Errorf("object %+v was destroyed at index %d, the state is at %d", d.Object.ID, d.Index, s.index)
 		}
+	}
+	return nil
+}
+
+// checkGroups verifies that groups, their offsets and the buckets agree.
+func (s *State) checkGroups() error {
+	counted := 0
+	for name, g := range s.groups.all() {
+		n := 0
+		for range s.GroupOffsets(name) {
+			n++
+		}
+		counted += n
+		switch {
+		case g.Name != name || g.Offsets != n:
+			return fmt.Errorf("group %q has %d offsets, %d are counted", name, n, g.Offsets)
+		case n == 0 && !g.Occupied:
+			return fmt.Errorf("group %q has neither members nor offsets", name)
+		case g.Occupied && g.EmptiedMs != 0 || g.EmptiedMs < 0 || g.EmptiedMs > s.timeMs:
+			return fmt.Errorf("group %q: occupied %t, empty since %d at %d", name, g.Occupied, g.EmptiedMs, s.timeMs)
+		case g.MovedIndex > s.index:
+			return fmt.Errorf("group %q moved at index %d, the state is at %d", name, g.MovedIndex, s.index)
+		}
+		if err := checkGroupNames(name, g.ProtocolType); err != nil {
+			return err
+		}
+	}
+	for o := range s.groupOffsets.all() {
+		if err := o.validate(); err != nil {
+			return fmt.Errorf("group %q: %w", o.group, err)
+		}
+		if _, found := s.StreamOf(o.Bucket); !found {
+			return fmt.Errorf("group %q has an offset of bucket %s, which does not exist", o.group, o.Bucket)
+		}
+		if _, found := s.groupsOf.get(bucketGroup{o.Bucket, o.group}); !found {
+			return fmt.Errorf("group %q is not listed under bucket %s", o.group, o.Bucket)
+		}
+	}
+	if counted != s.groupOffsets.len() || counted != s.groupsOf.len() {
+		return fmt.Errorf("groups have %d offsets, there are %d, %d are listed under buckets", counted, s.groupOffsets.len(), s.groupsOf.len())
 	}
 	return nil
 }

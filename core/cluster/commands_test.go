@@ -14,7 +14,7 @@ import (
 
 func registerCmd(id mink.NodeID, nonce uint64) *clusterpb.Command {
 	return &clusterpb.Command{Kind: &clusterpb.Command_RegisterNode{RegisterNode: &clusterpb.RegisterNode{
-		Node: int32(id), Nonce: nonce, FlightAddress: fmt.Sprintf("n%d:1", id), FeatureLevel: 1, Version: "test"}}}
+		Node: int32(id), Nonce: nonce, FlightAddress: fmt.Sprintf("n%d:1", id), KafkaAddress: fmt.Sprintf("n%d:2", id), FeatureLevel: 1, Version: "test"}}}
 }
 
 func leaseCmd(id mink.NodeID, epoch mink.NodeEpoch, lease int64) *clusterpb.Command {
@@ -72,6 +72,9 @@ func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	v := m.view()
 	if v.lease.NodeEpoch == n.epoch && m.chance(30) {
 		return m.coordinate(v)
+	}
+	if m.chance(9) {
+		return m.group(v, n)
 	}
 	switch x := m.r.IntN(100); {
 	case x < 26:

@@ -65,8 +65,12 @@ func (d *decoder) body(r *clusterpb.Record) (int, error) {
 		return 9, insertSet(&d.t.s.destroyed, &plan.Destroyed{Object: *o, DestroyedAt: k.Destroyed.GetDestroyedMs(), Index: k.Destroyed.GetIndex()}, nil)
 	case *clusterpb.Record_Producer:
 		return 10, d.producer(k.Producer)
+	case *clusterpb.Record_Group:
+		return 11, d.group(k.Group)
+	case *clusterpb.Record_GroupOffsets:
+		return 12, d.groupOffsets(k.GroupOffsets)
 	case *clusterpb.Record_Dedup:
-		return 11, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
+		return 13, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
 	}
 	return 0, fmt.Errorf("record of an unknown kind: %w", mink.ErrUnsupported)
 }
@@ -218,4 +222,27 @@ func (d *decoder) producer(r *clusterpb.Producer) error {
 	return insertMap(&d.t.s.producers, r.GetName(), &Producer{
 		Name: r.GetName(), Position: r.GetPosition(), Offsets: bucketOffsets(r.GetOffsets()), CommittedMs: r.GetCommittedMs(), Version: r.GetVersion(),
 	})
+}
+
+func (d *decoder) group(r *clusterpb.Group) error {
+	return insertMap(&d.t.s.groups, r.GetName(), &GroupInfo{
+		Name: r.GetName(), ProtocolType: r.GetProtocolType(), Occupied: r.GetOccupied(), EmptiedMs: r.GetEmptiedMs(), MovedIndex: r.GetMovedIndex(),
+	})
+}
+
+func (d *decoder) groupOffsets(r *clusterpb.GroupOffsets) error {
+	g, found := d.t.s.groups.get(r.GetGroup())
+	if !found {
+		return corrupt("offsets of group %q, which does not exist", r.GetGroup())
+	}
+	for _, pb := range r.GetOffsets() {
+		o := &groupOffset{group: g.Name, GroupOffset: groupOffsetOf(pb)}
+		o.CommittedMs = pb.GetCommittedMs()
+		if err := insertSet(&d.t.s.groupOffsets, o, nil); err != nil {
+			return err
+		}
+		d.t.s.groupsOf.set(bucketGroup{o.Bucket, g.Name})
+	}
+	g.Offsets += len(r.GetOffsets()) // the decoder's own until the state is handed out
+	return nil
 }

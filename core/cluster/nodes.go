@@ -37,6 +37,7 @@ func (t *txn) registerNode(c *clusterpb.RegisterNode) *clusterpb.Result {
 		}
 		return okID(int64(epoch)) // the answer was lost
 	}
+	before := t.savepoint()
 	epoch := mink.NodeEpoch(t.s.index)
 	if old, found := t.s.nodes.get(id); found && !old.Sealed {
 		t.seal(old.Epoch, "the node registered anew")
@@ -47,6 +48,7 @@ func (t *txn) registerNode(c *clusterpb.RegisterNode) *clusterpb.Result {
 	})
 	t.s.wals.set(epoch, &walEntry{WAL: plan.WAL{ID: plan.WALID{Node: id, Epoch: epoch, Nonce: c.GetNonce()}}})
 	t.raiseLevel()
+	t.moveGroups(&before)
 	return okID(int64(epoch))
 }
 
@@ -95,7 +97,9 @@ func (t *txn) sealNode(c *clusterpb.SealNode) *clusterpb.Result {
 	if reason == "" {
 		reason = "no reason given"
 	}
+	before := t.savepoint()
 	t.seal(epoch, reason[:min(len(reason), maxNodeText)])
+	t.moveGroups(&before)
 	return ok()
 }
 

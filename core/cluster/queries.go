@@ -4,6 +4,7 @@ import (
 	"iter"
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
+	clusterplan "github.com/mink-project/mink/core/cluster/plan"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -312,6 +313,59 @@ func (s *State) Producer(name string) (Producer, bool) {
 
 // Producers are all named producers by name.
 func (s *State) Producers() iter.Seq[Producer] { return values(s.producers.all()) }
+
+// Group finds a consumer group that has offsets, or members and had some.
+func (s *State) Group(name string) (GroupInfo, bool) {
+	g, ok := s.groups.get(name)
+	if !ok {
+		return GroupInfo{}, false
+	}
+	return *g, true
+}
+
+// Groups are the consumer groups by name.
+func (s *State) Groups() iter.Seq[GroupInfo] { return values(s.groups.all()) }
+
+// GroupOffsets are a consumer group's committed offsets by bucket.
+func (s *State) GroupOffsets(name string) iter.Seq2[mink.BucketRef, GroupOffset] {
+	return func(yield func(mink.BucketRef, GroupOffset) bool) {
+		for o := range s.groupOffsets.from(&groupOffset{group: name, GroupOffset: firstOffset}) {
+			if o.group != name || !yield(o.Bucket, o.GroupOffset) {
+				return
+			}
+		}
+	}
+}
+
+// GroupOffset finds a consumer group's committed offset of a bucket.
+func (s *State) GroupOffset(name string, bucket mink.BucketRef) (GroupOffset, bool) {
+	o, ok := s.groupOffsets.get(&groupOffset{group: name, GroupOffset: GroupOffset{Bucket: bucket}})
+	if !ok {
+		return GroupOffset{}, false
+	}
+	return o.GroupOffset, true
+}
+
+// GroupCoordinator is the node that coordinates a consumer group at this index,
+// whether or not the group exists: of the live nodes with a Kafka address, the one
+// that plan.GroupWeight prefers. Commands of other node epochs about the group are
+// refused. false: no such node.
+func (s *State) GroupCoordinator(group string) (mink.NodeID, mink.NodeEpoch, bool) {
+	var best *Node
+	var weight uint64
+	for _, n := range s.nodes.all() {
+		if n.Sealed || n.KafkaAddress == "" {
+			continue
+		}
+		if w := clusterplan.GroupWeight(group, n.ID); best == nil || w > weight {
+			best, weight = n, w
+		}
+	}
+	if best == nil {
+		return 0, 0, false
+	}
+	return best.ID, best.Epoch, true
+}
 
 // Results answers the last batch counter applied for an unsealed node epoch and
 // that batch's results, so that a proposer whose commit outcome is unknown

@@ -20,7 +20,13 @@ var classes = []struct {
 	{clusterpb.Code_FENCED, mink.ErrFenced},
 	{clusterpb.Code_CONFLICT, mink.ErrConflict},
 	{clusterpb.Code_UNSUPPORTED, mink.ErrUnsupported},
+	{clusterpb.Code_NOT_COORDINATOR, ErrNotCoordinator},
 }
+
+// ErrNotCoordinator: the proposer does not coordinate the consumer group at the
+// command's index, or it lost and regained that since it loaded the group. Nothing
+// of the group was changed; find its coordinator anew.
+var ErrNotCoordinator = errors.New("not the coordinator of the group")
 
 // resultError is a refusal; its text is the message that apply wrote.
 type resultError struct {
@@ -46,6 +52,29 @@ func ResultError(r *clusterpb.Result) error {
 		}
 	}
 	return fmt.Errorf("result code %d is of a newer version: %s: %w", r.GetCode(), r.GetMessage(), mink.ErrUnsupported)
+}
+
+// PartError is ResultError of one part of a command that is decided in parts. A
+// command that was refused as a whole refused each of them.
+func PartError(r *clusterpb.Result, part int) error {
+	switch {
+	case part < len(r.GetParts()):
+		return ResultError(r.GetParts()[part])
+	case r.GetCode() == clusterpb.Code_OK:
+		return fmt.Errorf("part %d of the command has no verdict: %w", part, mink.ErrUnknownOutcome)
+	}
+	return ResultError(r)
+}
+
+// inParts is the verdict on a command from those on its parts, of which there is
+// at least one.
+func inParts(parts []*clusterpb.Result) *clusterpb.Result {
+	for _, p := range parts {
+		if p.GetCode() == clusterpb.Code_OK {
+			return &clusterpb.Result{Parts: parts}
+		}
+	}
+	return &clusterpb.Result{Code: parts[0].GetCode(), Message: parts[0].GetMessage(), Parts: parts}
 }
 
 func ok() *clusterpb.Result { return &clusterpb.Result{} }

@@ -38,6 +38,8 @@ type sim struct {
 	kinds map[string]int // accepted commands
 	log   []entry
 	cuts  []cut
+
+	groups groupModel
 }
 
 type entry struct {
@@ -64,6 +66,7 @@ func newSim(seed uint64, f faults) *sim {
 	return &sim{
 		r: rand.New(rand.NewPCG(seed, 7)), s: s, answered: map[[2]int64][]*clusterpb.Result{},
 		gone: map[plan.ObjectID]bool{}, codes: map[clusterpb.Code]int{}, kinds: map[string]int{},
+		groups: newGroupModel(),
 	}
 }
 
@@ -153,7 +156,7 @@ func sameContent(a, b *State, dedup bool) bool {
 	ha.index, ha.timeMs, hb.index, hb.timeMs = 0, 0, 0, 0
 	return ha == hb && a.nodes == b.nodes && a.wals == b.wals && a.databases == b.databases && a.tables == b.tables &&
 		a.partitions == b.partitions && a.streams == b.streams && a.objects == b.objects && a.parked == b.parked &&
-		a.destroyed == b.destroyed && a.producers == b.producers && (!dedup || a.dedup == b.dedup)
+		a.destroyed == b.destroyed && a.producers == b.producers && a.groups == b.groups && a.groupOffsets == b.groupOffsets && (!dedup || a.dedup == b.dedup)
 }
 
 func (m *sim) judge(before, after *State, b *clusterpb.Batch, results []*clusterpb.Result) error {
@@ -238,6 +241,9 @@ func (m *sim) compare(before, after *State, b *clusterpb.Batch, results []*clust
 		}
 	}
 	if err := m.freshIDs(before, after); err != nil {
+		return err
+	}
+	if err := m.groups.compare(before, after, b, results); err != nil {
 		return err
 	}
 	for o := range after.Objects() {
@@ -385,6 +391,7 @@ func TestSimulation(t *testing.T) {
 func TestSimulationNoticesFaults(t *testing.T) {
 	for name, f := range map[string]faults{
 		"dedup": {noDedup: true}, "seal": {noSealCheck: true}, "recover once": {recoverTwice: true}, "parking": {noParking: true},
+		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
 	} {
 		found := false
 		for seed := uint64(0); seed < 20 && !found; seed++ {

@@ -47,6 +47,10 @@ func (s *State) EncodeSnapshot(yield func(record []byte) error) error {
 			Object: objectPB(d.Object), DestroyedMs: d.DestroyedAt, Index: d.Index}}})
 	}
 	encodeAll(&e, values(s.producers.all()), e.producer)
+	encodeAll(&e, s.Groups(), e.group)
+	for name := range s.groups.all() {
+		e.groupOffsets(s, name)
+	}
 	for epoch, d := range s.dedup.all() {
 		e.put(&clusterpb.Record{Kind: &clusterpb.Record_Dedup{Dedup: &clusterpb.Dedup{Epoch: int64(epoch), Counter: d.counter, Results: d.results}}})
 	}
@@ -80,7 +84,10 @@ func (e *encoder) put(r *clusterpb.Record) {
 
 func (e *encoder) header(s *State) {
 	records := s.nodes.len() + s.wals.len() + s.databases.len() + s.tables.len() + s.partitions.len() + s.streams.len() +
-		s.objects.len() + s.parked.len() + s.destroyed.len() + s.producers.len() + s.dedup.len()
+		s.objects.len() + s.parked.len() + s.destroyed.len() + s.producers.len() + s.dedup.len() + s.groups.len()
+	for g := range s.Groups() {
+		records += (g.Offsets + groupOffsetsPerRecord - 1) / groupOffsetsPerRecord
+	}
 	e.put(&clusterpb.Record{Kind: &clusterpb.Record_Header{Header: &clusterpb.Header{
 		Version: SnapshotVersion, Index: s.index, TimeMs: s.timeMs, FeatureLevel: s.featureLevel, Incarnation: s.incarnation,
 		LeaseNode: int32(s.lease.Node), LeaseNodeEpoch: int64(s.lease.NodeEpoch), Lease: int64(s.lease.Epoch),
@@ -153,6 +160,34 @@ func (e *encoder) producer(p Producer) {
 	e.put(&clusterpb.Record{Kind: &clusterpb.Record_Producer{Producer: &clusterpb.Producer{
 		Name: p.Name, Position: p.Position, Offsets: bucketOffsetsPB(p.Offsets), CommittedMs: p.CommittedMs, Version: p.Version,
 	}}})
+}
+
+func (e *encoder) group(g GroupInfo) {
+	e.put(&clusterpb.Record{Kind: &clusterpb.Record_Group{Group: &clusterpb.Group{
+		Name: g.Name, ProtocolType: g.ProtocolType, Occupied: g.Occupied, EmptiedMs: g.EmptiedMs, MovedIndex: g.MovedIndex,
+	}}})
+}
+
+// groupOffsetsPerRecord keeps a record below 5 MB, whatever the clients' metadata.
+const groupOffsetsPerRecord = 1000
+
+func (e *encoder) groupOffsets(s *State, name string) {
+	var r *clusterpb.GroupOffsets
+	flush := func() {
+		if r != nil {
+			e.put(&clusterpb.Record{Kind: &clusterpb.Record_GroupOffsets{GroupOffsets: r}})
+		}
+	}
+	for _, o := range s.GroupOffsets(name) {
+		if r == nil || len(r.Offsets) == groupOffsetsPerRecord {
+			flush()
+			r = &clusterpb.GroupOffsets{Group: name}
+		}
+		pb := groupOffsetPB(o)
+		pb.CommittedMs = o.CommittedMs
+		r.Offsets = append(r.Offsets, pb)
+	}
+	flush()
 }
 
 // DecodeSnapshot rebuilds a state from the records of EncodeSnapshot, in their

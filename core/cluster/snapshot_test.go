@@ -19,7 +19,7 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-var golden = flag.Bool("golden", false, "write testdata/snapshot-v1.golden anew: only before a release of the format")
+var golden = flag.Bool("golden", false, "write the newest testdata/*.golden anew: only before a release of the format")
 
 // framed puts each record behind its length, as in the golden file and the
 // fuzz inputs.
@@ -60,7 +60,7 @@ func smallState(t testing.TB) *State {
 		for _, w := range s.wals.all() {
 			lost = lost || len(w.lost) > 0
 		}
-		if s.streams.len() > 2 && s.parked.len() > 0 && s.destroyed.len() > 0 && s.producers.len() > 0 && s.dedup.len() > 0 && lost {
+		if s.streams.len() > 2 && s.parked.len() > 0 && s.destroyed.len() > 0 && s.producers.len() > 0 && s.groupOffsets.len() > 0 && s.dedup.len() > 0 && lost {
 			return s
 		}
 	}
@@ -68,22 +68,24 @@ func smallState(t testing.TB) *State {
 
 // A file that an earlier build wrote must be read and written the same.
 func TestGoldenSnapshot(t *testing.T) {
-	const file = "testdata/snapshot-v1.golden"
+	const newest = "testdata/snapshot-v1-groups.golden"
 	if *golden {
-		if err := os.WriteFile(file, framed(snapshot(smallState(t))), 0o644); err != nil {
+		if err := os.WriteFile(newest, framed(snapshot(smallState(t))), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := DecodeSnapshot(unframed(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(framed(snapshot(s)), data) {
-		t.Fatal("the snapshot is written in other bytes than before: raise SnapshotVersion")
+	for _, file := range []string{"testdata/snapshot-v1.golden", newest} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := DecodeSnapshot(unframed(data))
+		if err != nil {
+			t.Fatal(file, err)
+		}
+		if !bytes.Equal(framed(snapshot(s)), data) {
+			t.Fatalf("%s is written in other bytes than before: raise SnapshotVersion", file)
+		}
 	}
 }
 

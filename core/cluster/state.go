@@ -179,7 +179,12 @@ type State struct {
 	destroyed  pset[*plan.Destroyed]
 	refs       pset[ref]
 	producers  pmap[string, *Producer]
-	dedup      pmap[mink.NodeEpoch, *dedupEntry]
+
+	groups       pmap[string, *GroupInfo]
+	groupOffsets pset[*groupOffset]
+	groupsOf     pset[bucketGroup] // the same, seen from the bucket
+
+	dedup pmap[mink.NodeEpoch, *dedupEntry]
 
 	faults faults
 }
@@ -191,6 +196,8 @@ type faults struct {
 	noSealCheck  bool // commands of a sealed epoch are applied
 	recoverTwice bool // a second RecoverWAL is applied
 	noParking    bool // a slot that nothing names is the object GC's at once
+	noGroupFence bool // any node commits for any group
+	noMoveCheck  bool // a coordinator's memory of a group outlives its coordination
 }
 
 // NewState is the state before the first log entry.
@@ -217,7 +224,12 @@ func NewState() *State {
 		destroyed:  newPset(func(a, b *plan.Destroyed) bool { return lessID(a.Object.ID, b.Object.ID) }),
 		refs:       newPset(lessRef),
 		producers:  newPmap[string, *Producer](),
-		dedup:      newPmap[mink.NodeEpoch, *dedupEntry](),
+
+		groups:       newPmap[string, *GroupInfo](),
+		groupOffsets: newPset(lessGroupOffset),
+		groupsOf:     newPset(lessBucketGroup),
+
+		dedup: newPmap[mink.NodeEpoch, *dedupEntry](),
 	}
 }
 
@@ -229,6 +241,7 @@ func (s *State) freeze() {
 	s.streams.fresh, s.byOwner.fresh = false, false
 	s.objects.fresh, s.parked.fresh, s.destroyed.fresh, s.refs.fresh = false, false, false, false
 	s.producers.fresh, s.dedup.fresh = false, false
+	s.groups.fresh, s.groupOffsets.fresh, s.groupsOf.fresh = false, false, false
 }
 
 func compareID(a, b plan.ObjectID) int {

@@ -27,12 +27,13 @@ var rewrite = flag.Bool("rewrite", false, "write what the stories give now into 
 // changed in the state, up to an empty line. Lines that start with # are for the
 // reader.
 //
-//	register NODE nonce=N [level=N]
+//	register NODE nonce=N [level=N] [no-kafka]
 //	lease NODE LEASE
 //	NODE: COMMAND [| COMMAND]     proposed by the node's newest epoch, as one batch
 //	NODE@EPOCH: COMMAND           by an older one
 //	again NODE                    the node sends its last batch once more
 //	time MS                       moves the metadata clock
+//	coordinator GROUP             who coordinates the consumer group
 //	reload                        goes on from the state's own snapshot
 //
 // A place in an object is written sso1:STREAM@LEADER[START,END), with * behind
@@ -108,6 +109,9 @@ func (st *story) run(line string) string {
 		if level := st.arg(args, "level"); level >= 0 {
 			c.GetRegisterNode().FeatureLevel = uint32(level)
 		}
+		if st.flag(args, "no-kafka") {
+			c.GetRegisterNode().KafkaAddress = ""
+		}
 		results = st.apply(&clusterpb.Batch{Commands: []*clusterpb.Command{c}})
 		if results[0].Code == clusterpb.Code_OK {
 			st.epochs[id] = mink.NodeEpoch(results[0].Id)
@@ -117,6 +121,9 @@ func (st *story) run(line string) string {
 		results = st.apply(&clusterpb.Batch{Commands: []*clusterpb.Command{leaseCmd(id, st.epochs[id], st.num(args[1]))}})
 	case head == "again":
 		results = st.apply(st.last[mink.NodeID(st.num(args[0]))])
+	case head == "coordinator":
+		node, epoch, found := st.s.GroupCoordinator(args[0])
+		return fmt.Sprintf("node %d epoch %d %v\n", node, epoch, found)
 	case head == "time":
 		st.timeMs = st.num(args[0])
 	case head == "reload":
@@ -133,20 +140,28 @@ func (st *story) run(line string) string {
 	}
 	var out strings.Builder
 	for _, r := range results {
-		fmt.Fprint(&out, strings.ToLower(r.Code.String()))
-		if r.Id != 0 || len(r.Ids) > 0 {
-			fmt.Fprintf(&out, " %d", r.Id)
+		writeResult(&out, r)
+		for _, part := range r.Parts {
+			out.WriteString("  part ")
+			writeResult(&out, part)
 		}
-		if len(r.Ids) > 0 {
-			fmt.Fprintf(&out, " %d", r.Ids)
-		}
-		if r.Message != "" {
-			fmt.Fprintf(&out, ": %s", r.Message)
-		}
-		out.WriteByte('\n')
 	}
 	writeDiff(&out, before, dump(st.s))
 	return out.String()
+}
+
+func writeResult(out *strings.Builder, r *clusterpb.Result) {
+	fmt.Fprint(out, strings.ToLower(r.Code.String()))
+	if r.Id != 0 || len(r.Ids) > 0 {
+		fmt.Fprintf(out, " %d", r.Id)
+	}
+	if len(r.Ids) > 0 {
+		fmt.Fprintf(out, " %d", r.Ids)
+	}
+	if r.Message != "" {
+		fmt.Fprintf(out, ": %s", r.Message)
+	}
+	out.WriteByte('\n')
 }
 
 func (st *story) propose(head, rest string) []*clusterpb.Result {
@@ -292,8 +307,7 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 	case "empty":
 		return &clusterpb.Command{}
 	}
-	st.t.Fatalf("unknown command %q", verb)
-	return nil
+	return st.groupCommand(verb, args)
 }
 
 func (st *story) objectCommand(w plan.WALID, verb string, args []string) *clusterpb.Command {
@@ -477,6 +491,12 @@ func dump(s *State) []string {
 	}
 	for d := range s.Destroyed() {
 		add("destroyed %s at index %d", idText(d.Object.ID), d.Index)
+	}
+	for g := range s.Groups() {
+		add("group %s type=%q occupied=%v emptied=%d moved=%d offsets=%d", g.Name, g.ProtocolType, g.Occupied, g.EmptiedMs, g.MovedIndex, g.Offsets)
+		for b, o := range s.GroupOffsets(g.Name) {
+			add("offset %s %s=%d@%d:%s committed=%d", g.Name, b, o.Offset, o.LeaderEpoch, o.Metadata, o.CommittedMs)
+		}
 	}
 	for p := range s.Producers() {
 		add("producer %s %q version=%d %v", p.Name, p.Position, p.Version, p.Offsets)

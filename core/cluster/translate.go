@@ -3,6 +3,8 @@ package cluster
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
@@ -232,4 +234,88 @@ func bucketOffsets(list []*clusterpb.BucketOffset) []BucketOffset {
 		}
 	}
 	return out
+}
+
+// CommitGroupOffsetsCommands is the wire form of the commits, in their order, as
+// few commands as keep each below about bytesMax; a commit that is too long is cut,
+// each piece with what it says of the group. of[c][p] is the commit that part p
+// of command c is of.
+func CommitGroupOffsetsCommands(commits []GroupCommit, bytesMax int) (commands []*clusterpb.Command, of [][]int) {
+	var c *clusterpb.CommitGroupOffsets
+	bytes, offsets := 0, 0
+	for i, commit := range commits {
+		for rest, again := commit.Offsets, true; again; again = len(rest) > 0 {
+			g := &clusterpb.GroupCommit{Group: commit.Group, ProtocolType: commit.ProtocolType, Occupied: commit.Occupied, LoadedIndex: commit.LoadedIndex}
+			head := proto.Size(g) + perMessage
+			if c == nil || bytes+head > bytesMax || offsets == MaxGroupOffsets || len(c.Groups) == MaxGroups {
+				c, bytes, offsets = &clusterpb.CommitGroupOffsets{}, 0, 0
+				commands = append(commands, &clusterpb.Command{Kind: &clusterpb.Command_CommitGroupOffsets{CommitGroupOffsets: c}})
+				of = append(of, nil)
+			}
+			bytes += head
+			for len(rest) > 0 && offsets < MaxGroupOffsets {
+				o := groupOffsetPB(rest[0])
+				n := proto.Size(o) + perMessage
+				if bytes+n > bytesMax && len(g.Offsets) > 0 {
+					break
+				}
+				g.Offsets, rest = append(g.Offsets, o), rest[1:]
+				bytes += n
+				offsets++
+			}
+			c.Groups = append(c.Groups, g)
+			of[len(of)-1] = append(of[len(of)-1], i)
+			if len(rest) > 0 {
+				c = nil
+			}
+		}
+	}
+	return commands, of
+}
+
+// perMessage bounds the tag and length in front of a nested message.
+const perMessage = 6
+
+func groupCommitOf(g *clusterpb.GroupCommit) GroupCommit {
+	c := GroupCommit{
+		Group: g.GetGroup(), ProtocolType: g.GetProtocolType(), Occupied: g.GetOccupied(), LoadedIndex: g.GetLoadedIndex(),
+		Offsets: make([]GroupOffset, len(g.GetOffsets())),
+	}
+	for i, o := range g.GetOffsets() {
+		c.Offsets[i] = groupOffsetOf(o)
+	}
+	return c
+}
+
+// groupOffsetPB leaves the commit time out: in a command it is the entry's.
+func groupOffsetPB(o GroupOffset) *clusterpb.GroupOffset {
+	return &clusterpb.GroupOffset{
+		Table: int64(o.Bucket.Table), Partition: int64(o.Bucket.Partition), Bucket: o.Bucket.Index,
+		Offset: int64(o.Offset), LeaderEpoch: int32(o.LeaderEpoch), Metadata: []byte(o.Metadata),
+	}
+}
+
+func groupOffsetOf(o *clusterpb.GroupOffset) GroupOffset {
+	return GroupOffset{
+		Bucket: mink.BucketRef{Table: mink.TableID(o.GetTable()), Partition: mink.PartitionID(o.GetPartition()), Index: o.GetBucket()},
+		Offset: mink.Offset(o.GetOffset()), LeaderEpoch: mink.LeaderEpoch(o.GetLeaderEpoch()), Metadata: string(o.GetMetadata()),
+	}
+}
+
+// DeleteGroupsCommand is the command's wire form.
+func DeleteGroupsCommand(groups []string) *clusterpb.Command {
+	return &clusterpb.Command{Kind: &clusterpb.Command_DeleteGroups{DeleteGroups: &clusterpb.DeleteGroups{Groups: groups}}}
+}
+
+// DeleteGroupOffsetsCommand is the command's wire form.
+func DeleteGroupOffsetsCommand(group string, buckets []mink.BucketRef) *clusterpb.Command {
+	c := &clusterpb.DeleteGroupOffsets{Group: group, Buckets: make([]*clusterpb.BucketRef, len(buckets))}
+	for i, b := range buckets {
+		c.Buckets[i] = &clusterpb.BucketRef{Table: int64(b.Table), Partition: int64(b.Partition), Bucket: b.Index}
+	}
+	return &clusterpb.Command{Kind: &clusterpb.Command_DeleteGroupOffsets{DeleteGroupOffsets: c}}
+}
+
+func bucketRefOf(b *clusterpb.BucketRef) mink.BucketRef {
+	return mink.BucketRef{Table: mink.TableID(b.GetTable()), Partition: mink.PartitionID(b.GetPartition()), Index: b.GetBucket()}
 }

@@ -21,12 +21,13 @@ func (s *State) begin(index uint64, timeMs int64, epoch mink.NodeEpoch) *txn {
 	return &txn{s: &next, epoch: epoch}
 }
 
-// savepoint and rollback serve the one command that cannot decide first.
+// savepoint is the state as it is now, whatever the command goes on to do.
 func (t *txn) savepoint() State {
 	t.s.freeze()
 	return *t.s
 }
 
+// rollback serves the one command that cannot decide first.
 func (t *txn) rollback(to State) { *t.s, t.loose = to, nil }
 
 // putStream stores a changed stream and moves what is derived from it.

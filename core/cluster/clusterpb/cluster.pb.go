@@ -28,13 +28,14 @@ const (
 type Code int32
 
 const (
-	Code_OK          Code = 0
-	Code_NOT_EXIST   Code = 1
-	Code_EXISTS      Code = 2
-	Code_INVALID     Code = 3
-	Code_FENCED      Code = 4 // the proposer's epoch is sealed
-	Code_CONFLICT    Code = 5 // stale epoch, stale plan, wrong start: re-read the view
-	Code_UNSUPPORTED Code = 6
+	Code_OK              Code = 0
+	Code_NOT_EXIST       Code = 1
+	Code_EXISTS          Code = 2
+	Code_INVALID         Code = 3
+	Code_FENCED          Code = 4 // the proposer's epoch is sealed
+	Code_CONFLICT        Code = 5 // stale epoch, stale plan, wrong start: re-read the view
+	Code_UNSUPPORTED     Code = 6
+	Code_NOT_COORDINATOR Code = 7 // another node coordinates the group, or did in between
 )
 
 // Enum value maps for Code.
@@ -47,15 +48,17 @@ var (
 		4: "FENCED",
 		5: "CONFLICT",
 		6: "UNSUPPORTED",
+		7: "NOT_COORDINATOR",
 	}
 	Code_value = map[string]int32{
-		"OK":          0,
-		"NOT_EXIST":   1,
-		"EXISTS":      2,
-		"INVALID":     3,
-		"FENCED":      4,
-		"CONFLICT":    5,
-		"UNSUPPORTED": 6,
+		"OK":              0,
+		"NOT_EXIST":       1,
+		"EXISTS":          2,
+		"INVALID":         3,
+		"FENCED":          4,
+		"CONFLICT":        5,
+		"UNSUPPORTED":     6,
+		"NOT_COORDINATOR": 7,
 	}
 )
 
@@ -193,6 +196,10 @@ type Command struct {
 	//	*Command_AllocateWriters
 	//	*Command_CommitProducerOffsets
 	//	*Command_ExpireProducerOffsets
+	//	*Command_CommitGroupOffsets
+	//	*Command_DeleteGroups
+	//	*Command_DeleteGroupOffsets
+	//	*Command_ExpireGroups
 	//	*Command_SetIncarnation
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
@@ -443,6 +450,42 @@ func (x *Command) GetExpireProducerOffsets() *ExpireProducerOffsets {
 	return nil
 }
 
+func (x *Command) GetCommitGroupOffsets() *CommitGroupOffsets {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_CommitGroupOffsets); ok {
+			return x.CommitGroupOffsets
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteGroups() *DeleteGroups {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_DeleteGroups); ok {
+			return x.DeleteGroups
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteGroupOffsets() *DeleteGroupOffsets {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_DeleteGroupOffsets); ok {
+			return x.DeleteGroupOffsets
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetExpireGroups() *ExpireGroups {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_ExpireGroups); ok {
+			return x.ExpireGroups
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetSetIncarnation() *SetIncarnation {
 	if x != nil {
 		if x, ok := x.Kind.(*Command_SetIncarnation); ok {
@@ -548,6 +591,22 @@ type Command_ExpireProducerOffsets struct {
 	ExpireProducerOffsets *ExpireProducerOffsets `protobuf:"bytes,42,opt,name=expire_producer_offsets,json=expireProducerOffsets,proto3,oneof"`
 }
 
+type Command_CommitGroupOffsets struct {
+	CommitGroupOffsets *CommitGroupOffsets `protobuf:"bytes,43,opt,name=commit_group_offsets,json=commitGroupOffsets,proto3,oneof"`
+}
+
+type Command_DeleteGroups struct {
+	DeleteGroups *DeleteGroups `protobuf:"bytes,44,opt,name=delete_groups,json=deleteGroups,proto3,oneof"`
+}
+
+type Command_DeleteGroupOffsets struct {
+	DeleteGroupOffsets *DeleteGroupOffsets `protobuf:"bytes,45,opt,name=delete_group_offsets,json=deleteGroupOffsets,proto3,oneof"`
+}
+
+type Command_ExpireGroups struct {
+	ExpireGroups *ExpireGroups `protobuf:"bytes,46,opt,name=expire_groups,json=expireGroups,proto3,oneof"`
+}
+
 type Command_SetIncarnation struct {
 	SetIncarnation *SetIncarnation `protobuf:"bytes,50,opt,name=set_incarnation,json=setIncarnation,proto3,oneof"`
 }
@@ -598,15 +657,26 @@ func (*Command_CommitProducerOffsets) isCommand_Kind() {}
 
 func (*Command_ExpireProducerOffsets) isCommand_Kind() {}
 
+func (*Command_CommitGroupOffsets) isCommand_Kind() {}
+
+func (*Command_DeleteGroups) isCommand_Kind() {}
+
+func (*Command_DeleteGroupOffsets) isCommand_Kind() {}
+
+func (*Command_ExpireGroups) isCommand_Kind() {}
+
 func (*Command_SetIncarnation) isCommand_Kind() {}
 
 // The verdict on one command, the same on every node.
 type Result struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=mink.cluster.v1.Code" json:"code,omitempty"`
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // for a person: what, to what, what to do
-	Id            int64                  `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`          // the new node epoch, table, partition, or first writer id
-	Ids           []int64                `protobuf:"varint,4,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Code    Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=mink.cluster.v1.Code" json:"code,omitempty"`
+	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // for a person: what, to what, what to do
+	Id      int64                  `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`          // the new node epoch, table, partition, or first writer id
+	Ids     []int64                `protobuf:"varint,4,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	// Of a command that is decided in parts, in its order. code and message are
+	// then OK when at least one part was accepted, else those of the first.
+	Parts         []*Result `protobuf:"bytes,5,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -665,6 +735,13 @@ func (x *Result) GetId() int64 {
 func (x *Result) GetIds() []int64 {
 	if x != nil {
 		return x.Ids
+	}
+	return nil
+}
+
+func (x *Result) GetParts() []*Result {
+	if x != nil {
+		return x.Parts
 	}
 	return nil
 }
@@ -2654,6 +2731,435 @@ func (x *ExpireProducerOffsets) GetMax() int32 {
 	return 0
 }
 
+// Offsets of consumer groups and whether the groups have members, as their
+// coordinator says. Decided group by group (Result.parts; a part's id counts the
+// offsets stored). A group named twice is applied twice, in order.
+type CommitGroupOffsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []*GroupCommit         `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitGroupOffsets) Reset() {
+	*x = CommitGroupOffsets{}
+	mi := &file_cluster_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitGroupOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitGroupOffsets) ProtoMessage() {}
+
+func (x *CommitGroupOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitGroupOffsets.ProtoReflect.Descriptor instead.
+func (*CommitGroupOffsets) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *CommitGroupOffsets) GetGroups() []*GroupCommit {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+// The latest offset of a bucket wins; one of a bucket that does not exist is
+// skipped. Without offsets it says only whether the group has members, and
+// creates nothing.
+type GroupCommit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	ProtocolType  string                 `protobuf:"bytes,2,opt,name=protocol_type,json=protocolType,proto3" json:"protocol_type,omitempty"` // "": not said; a group of which it was never said is a simple one
+	Occupied      bool                   `protobuf:"varint,3,opt,name=occupied,proto3" json:"occupied,omitempty"`                            // has members
+	LoadedIndex   uint64                 `protobuf:"varint,4,opt,name=loaded_index,json=loadedIndex,proto3" json:"loaded_index,omitempty"`   // refused when the group's coordinator changed after it; 0: not checked
+	Offsets       []*GroupOffset         `protobuf:"bytes,5,rep,name=offsets,proto3" json:"offsets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupCommit) Reset() {
+	*x = GroupCommit{}
+	mi := &file_cluster_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupCommit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupCommit) ProtoMessage() {}
+
+func (x *GroupCommit) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupCommit.ProtoReflect.Descriptor instead.
+func (*GroupCommit) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *GroupCommit) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupCommit) GetProtocolType() string {
+	if x != nil {
+		return x.ProtocolType
+	}
+	return ""
+}
+
+func (x *GroupCommit) GetOccupied() bool {
+	if x != nil {
+		return x.Occupied
+	}
+	return false
+}
+
+func (x *GroupCommit) GetLoadedIndex() uint64 {
+	if x != nil {
+		return x.LoadedIndex
+	}
+	return 0
+}
+
+func (x *GroupCommit) GetOffsets() []*GroupOffset {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+type GroupOffset struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Partition     int64                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Bucket        int32                  `protobuf:"varint,3,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	Offset        int64                  `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"zigzag32,5,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"` // -1: unknown
+	Metadata      []byte                 `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`                             // the client's, <= 4 KiB
+	CommittedMs   int64                  `protobuf:"varint,7,opt,name=committed_ms,json=committedMs,proto3" json:"committed_ms,omitempty"`   // in a snapshot
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupOffset) Reset() {
+	*x = GroupOffset{}
+	mi := &file_cluster_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupOffset) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupOffset) ProtoMessage() {}
+
+func (x *GroupOffset) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupOffset.ProtoReflect.Descriptor instead.
+func (*GroupOffset) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *GroupOffset) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *GroupOffset) GetPartition() int64 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *GroupOffset) GetBucket() int32 {
+	if x != nil {
+		return x.Bucket
+	}
+	return 0
+}
+
+func (x *GroupOffset) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *GroupOffset) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *GroupOffset) GetMetadata() []byte {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *GroupOffset) GetCommittedMs() int64 {
+	if x != nil {
+		return x.CommittedMs
+	}
+	return 0
+}
+
+// Decided group by group.
+type DeleteGroups struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []string               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteGroups) Reset() {
+	*x = DeleteGroups{}
+	mi := &file_cluster_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteGroups) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteGroups) ProtoMessage() {}
+
+func (x *DeleteGroups) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteGroups.ProtoReflect.Descriptor instead.
+func (*DeleteGroups) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *DeleteGroups) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+type DeleteGroupOffsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Buckets       []*BucketRef           `protobuf:"bytes,2,rep,name=buckets,proto3" json:"buckets,omitempty"` // those without an offset are skipped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteGroupOffsets) Reset() {
+	*x = DeleteGroupOffsets{}
+	mi := &file_cluster_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteGroupOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteGroupOffsets) ProtoMessage() {}
+
+func (x *DeleteGroupOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteGroupOffsets.ProtoReflect.Descriptor instead.
+func (*DeleteGroupOffsets) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *DeleteGroupOffsets) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *DeleteGroupOffsets) GetBuckets() []*BucketRef {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+type BucketRef struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Partition     int64                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Bucket        int32                  `protobuf:"varint,3,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketRef) Reset() {
+	*x = BucketRef{}
+	mi := &file_cluster_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketRef) ProtoMessage() {}
+
+func (x *BucketRef) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketRef.ProtoReflect.Descriptor instead.
+func (*BucketRef) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *BucketRef) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *BucketRef) GetPartition() int64 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *BucketRef) GetBucket() int32 {
+	if x != nil {
+		return x.Bucket
+	}
+	return 0
+}
+
+// Drops the offsets of groups that have had no members since before the time,
+// and those offsets of simple groups that were committed before it.
+type ExpireGroups struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BeforeMs      int64                  `protobuf:"varint,1,opt,name=before_ms,json=beforeMs,proto3" json:"before_ms,omitempty"`
+	Max           int32                  `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"` // after so many offsets no further group is begun
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpireGroups) Reset() {
+	*x = ExpireGroups{}
+	mi := &file_cluster_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpireGroups) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpireGroups) ProtoMessage() {}
+
+func (x *ExpireGroups) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpireGroups.ProtoReflect.Descriptor instead.
+func (*ExpireGroups) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ExpireGroups) GetBeforeMs() int64 {
+	if x != nil {
+		return x.BeforeMs
+	}
+	return 0
+}
+
+func (x *ExpireGroups) GetMax() int32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
 type SetIncarnation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Incarnation   uint64                 `protobuf:"fixed64,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
@@ -2663,7 +3169,7 @@ type SetIncarnation struct {
 
 func (x *SetIncarnation) Reset() {
 	*x = SetIncarnation{}
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +3181,7 @@ func (x *SetIncarnation) String() string {
 func (*SetIncarnation) ProtoMessage() {}
 
 func (x *SetIncarnation) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +3194,7 @@ func (x *SetIncarnation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetIncarnation.ProtoReflect.Descriptor instead.
 func (*SetIncarnation) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{34}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetIncarnation) GetIncarnation() uint64 {
@@ -2716,6 +3222,8 @@ type Record struct {
 	//	*Record_Producer
 	//	*Record_Dedup
 	//	*Record_Parked
+	//	*Record_Group
+	//	*Record_GroupOffsets
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2723,7 +3231,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +3243,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +3256,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{35}
+	return file_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -2866,6 +3374,24 @@ func (x *Record) GetParked() *Object {
 	return nil
 }
 
+func (x *Record) GetGroup() *Group {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_Group); ok {
+			return x.Group
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetGroupOffsets() *GroupOffsets {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_GroupOffsets); ok {
+			return x.GroupOffsets
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -2918,6 +3444,14 @@ type Record_Parked struct {
 	Parked *Object `protobuf:"bytes,12,opt,name=parked,proto3,oneof"` // between object and destroyed
 }
 
+type Record_Group struct {
+	Group *Group `protobuf:"bytes,13,opt,name=group,proto3,oneof"` // groups and their offsets: between producer and dedup
+}
+
+type Record_GroupOffsets struct {
+	GroupOffsets *GroupOffsets `protobuf:"bytes,14,opt,name=group_offsets,json=groupOffsets,proto3,oneof"`
+}
+
 func (*Record_Header) isRecord_Kind() {}
 
 func (*Record_Node) isRecord_Kind() {}
@@ -2941,6 +3475,10 @@ func (*Record_Producer) isRecord_Kind() {}
 func (*Record_Dedup) isRecord_Kind() {}
 
 func (*Record_Parked) isRecord_Kind() {}
+
+func (*Record_Group) isRecord_Kind() {}
+
+func (*Record_GroupOffsets) isRecord_Kind() {}
 
 type Header struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -2966,7 +3504,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3516,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3529,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -3124,7 +3662,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3674,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3687,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Node) GetNode() int32 {
@@ -3239,7 +3777,7 @@ type WALState struct {
 
 func (x *WALState) Reset() {
 	*x = WALState{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +3789,7 @@ func (x *WALState) String() string {
 func (*WALState) ProtoMessage() {}
 
 func (x *WALState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +3802,7 @@ func (x *WALState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WALState.ProtoReflect.Descriptor instead.
 func (*WALState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WALState) GetId() *WALID {
@@ -3340,7 +3878,7 @@ type LostSlot struct {
 
 func (x *LostSlot) Reset() {
 	*x = LostSlot{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +3890,7 @@ func (x *LostSlot) String() string {
 func (*LostSlot) ProtoMessage() {}
 
 func (x *LostSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +3903,7 @@ func (x *LostSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
 func (*LostSlot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LostSlot) GetSlot() uint64 {
@@ -3393,7 +3931,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3405,7 +3943,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3418,7 +3956,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Database) GetName() string {
@@ -3456,7 +3994,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3468,7 +4006,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3481,7 +4019,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Table) GetId() int64 {
@@ -3541,7 +4079,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +4091,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +4104,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{42}
+	return file_cluster_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Partition) GetId() int64 {
@@ -3639,7 +4177,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3651,7 +4189,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3664,7 +4202,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Stream) GetId() int64 {
@@ -3769,7 +4307,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +4319,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +4332,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -3829,7 +4367,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3841,7 +4379,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3854,7 +4392,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -3891,7 +4429,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3903,7 +4441,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3916,7 +4454,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Producer) GetName() string {
@@ -3954,6 +4492,135 @@ func (x *Producer) GetVersion() int64 {
 	return 0
 }
 
+type Group struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	ProtocolType  string                 `protobuf:"bytes,2,opt,name=protocol_type,json=protocolType,proto3" json:"protocol_type,omitempty"`
+	Occupied      bool                   `protobuf:"varint,3,opt,name=occupied,proto3" json:"occupied,omitempty"`
+	EmptiedMs     int64                  `protobuf:"varint,4,opt,name=emptied_ms,json=emptiedMs,proto3" json:"emptied_ms,omitempty"`
+	MovedIndex    uint64                 `protobuf:"varint,5,opt,name=moved_index,json=movedIndex,proto3" json:"moved_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_cluster_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *Group) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Group) GetProtocolType() string {
+	if x != nil {
+		return x.ProtocolType
+	}
+	return ""
+}
+
+func (x *Group) GetOccupied() bool {
+	if x != nil {
+		return x.Occupied
+	}
+	return false
+}
+
+func (x *Group) GetEmptiedMs() int64 {
+	if x != nil {
+		return x.EmptiedMs
+	}
+	return 0
+}
+
+func (x *Group) GetMovedIndex() uint64 {
+	if x != nil {
+		return x.MovedIndex
+	}
+	return 0
+}
+
+// Up to 1000 offsets of a group, by bucket.
+type GroupOffsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Offsets       []*GroupOffset         `protobuf:"bytes,2,rep,name=offsets,proto3" json:"offsets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupOffsets) Reset() {
+	*x = GroupOffsets{}
+	mi := &file_cluster_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupOffsets) ProtoMessage() {}
+
+func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
+func (*GroupOffsets) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *GroupOffsets) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupOffsets) GetOffsets() []*GroupOffset {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
 type Dedup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -3965,7 +4632,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3977,7 +4644,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3990,7 +4657,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{47}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -4024,7 +4691,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x12#\n" +
 	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\x12%\n" +
 	"\x0ewriter_version\x18\x04 \x01(\tR\rwriterVersion\x124\n" +
-	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xc0\r\n" +
+	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xfe\x0f\n" +
 	"\aCommand\x12D\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1d.mink.cluster.v1.RegisterNodeH\x00R\fregisterNode\x128\n" +
 	"\tseal_node\x18\x02 \x01(\v2\x19.mink.cluster.v1.SealNodeH\x00R\bsealNode\x12>\n" +
@@ -4055,14 +4722,19 @@ const file_cluster_proto_rawDesc = "" +
 	"\arelease\x18\x1f \x01(\v2\x18.mink.cluster.v1.ReleaseH\x00R\arelease\x12M\n" +
 	"\x10allocate_writers\x18( \x01(\v2 .mink.cluster.v1.AllocateWritersH\x00R\x0fallocateWriters\x12`\n" +
 	"\x17commit_producer_offsets\x18) \x01(\v2&.mink.cluster.v1.CommitProducerOffsetsH\x00R\x15commitProducerOffsets\x12`\n" +
-	"\x17expire_producer_offsets\x18* \x01(\v2&.mink.cluster.v1.ExpireProducerOffsetsH\x00R\x15expireProducerOffsets\x12J\n" +
+	"\x17expire_producer_offsets\x18* \x01(\v2&.mink.cluster.v1.ExpireProducerOffsetsH\x00R\x15expireProducerOffsets\x12W\n" +
+	"\x14commit_group_offsets\x18+ \x01(\v2#.mink.cluster.v1.CommitGroupOffsetsH\x00R\x12commitGroupOffsets\x12D\n" +
+	"\rdelete_groups\x18, \x01(\v2\x1d.mink.cluster.v1.DeleteGroupsH\x00R\fdeleteGroups\x12W\n" +
+	"\x14delete_group_offsets\x18- \x01(\v2#.mink.cluster.v1.DeleteGroupOffsetsH\x00R\x12deleteGroupOffsets\x12D\n" +
+	"\rexpire_groups\x18. \x01(\v2\x1d.mink.cluster.v1.ExpireGroupsH\x00R\fexpireGroups\x12J\n" +
 	"\x0fset_incarnation\x182 \x01(\v2\x1f.mink.cluster.v1.SetIncarnationH\x00R\x0esetIncarnationB\x06\n" +
-	"\x04kind\"o\n" +
+	"\x04kind\"\x9e\x01\n" +
 	"\x06Result\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.mink.cluster.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\x03R\x02id\x12\x10\n" +
-	"\x03ids\x18\x04 \x03(\x03R\x03ids\"\xfa\x01\n" +
+	"\x03ids\x18\x04 \x03(\x03R\x03ids\x12-\n" +
+	"\x05parts\x18\x05 \x03(\v2\x17.mink.cluster.v1.ResultR\x05parts\"\xfa\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\x06R\x05nonce\x12%\n" +
@@ -4210,9 +4882,37 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\"F\n" +
 	"\x15ExpireProducerOffsets\x12\x1b\n" +
 	"\tbefore_ms\x18\x01 \x01(\x03R\bbeforeMs\x12\x10\n" +
+	"\x03max\x18\x02 \x01(\x05R\x03max\"J\n" +
+	"\x12CommitGroupOffsets\x124\n" +
+	"\x06groups\x18\x01 \x03(\v2\x1c.mink.cluster.v1.GroupCommitR\x06groups\"\xbf\x01\n" +
+	"\vGroupCommit\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12#\n" +
+	"\rprotocol_type\x18\x02 \x01(\tR\fprotocolType\x12\x1a\n" +
+	"\boccupied\x18\x03 \x01(\bR\boccupied\x12!\n" +
+	"\floaded_index\x18\x04 \x01(\x04R\vloadedIndex\x126\n" +
+	"\aoffsets\x18\x05 \x03(\v2\x1c.mink.cluster.v1.GroupOffsetR\aoffsets\"\xd3\x01\n" +
+	"\vGroupOffset\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x03R\tpartition\x12\x16\n" +
+	"\x06bucket\x18\x03 \x01(\x05R\x06bucket\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12!\n" +
+	"\fleader_epoch\x18\x05 \x01(\x11R\vleaderEpoch\x12\x1a\n" +
+	"\bmetadata\x18\x06 \x01(\fR\bmetadata\x12!\n" +
+	"\fcommitted_ms\x18\a \x01(\x03R\vcommittedMs\"&\n" +
+	"\fDeleteGroups\x12\x16\n" +
+	"\x06groups\x18\x01 \x03(\tR\x06groups\"`\n" +
+	"\x12DeleteGroupOffsets\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x124\n" +
+	"\abuckets\x18\x02 \x03(\v2\x1a.mink.cluster.v1.BucketRefR\abuckets\"W\n" +
+	"\tBucketRef\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x03R\tpartition\x12\x16\n" +
+	"\x06bucket\x18\x03 \x01(\x05R\x06bucket\"=\n" +
+	"\fExpireGroups\x12\x1b\n" +
+	"\tbefore_ms\x18\x01 \x01(\x03R\bbeforeMs\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\x05R\x03max\"2\n" +
 	"\x0eSetIncarnation\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\"\x88\x05\n" +
+	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\"\xfe\x05\n" +
 	"\x06Record\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x17.mink.cluster.v1.HeaderH\x00R\x06header\x12+\n" +
 	"\x04node\x18\x02 \x01(\v2\x15.mink.cluster.v1.NodeH\x00R\x04node\x12-\n" +
@@ -4226,7 +4926,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\bproducer\x18\n" +
 	" \x01(\v2\x19.mink.cluster.v1.ProducerH\x00R\bproducer\x12.\n" +
 	"\x05dedup\x18\v \x01(\v2\x16.mink.cluster.v1.DedupH\x00R\x05dedup\x121\n" +
-	"\x06parked\x18\f \x01(\v2\x17.mink.cluster.v1.ObjectH\x00R\x06parkedB\x06\n" +
+	"\x06parked\x18\f \x01(\v2\x17.mink.cluster.v1.ObjectH\x00R\x06parked\x12.\n" +
+	"\x05group\x18\r \x01(\v2\x16.mink.cluster.v1.GroupH\x00R\x05group\x12D\n" +
+	"\rgroup_offsets\x18\x0e \x01(\v2\x1d.mink.cluster.v1.GroupOffsetsH\x00R\fgroupOffsetsB\x06\n" +
 	"\x04kind\"\x91\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
@@ -4334,11 +5036,22 @@ const file_cluster_proto_rawDesc = "" +
 	"\bposition\x18\x02 \x01(\fR\bposition\x127\n" +
 	"\aoffsets\x18\x03 \x03(\v2\x1d.mink.cluster.v1.BucketOffsetR\aoffsets\x12!\n" +
 	"\fcommitted_ms\x18\x04 \x01(\x03R\vcommittedMs\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\x03R\aversion\"j\n" +
+	"\aversion\x18\x05 \x01(\x03R\aversion\"\x9c\x01\n" +
+	"\x05Group\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rprotocol_type\x18\x02 \x01(\tR\fprotocolType\x12\x1a\n" +
+	"\boccupied\x18\x03 \x01(\bR\boccupied\x12\x1d\n" +
+	"\n" +
+	"emptied_ms\x18\x04 \x01(\x03R\temptiedMs\x12\x1f\n" +
+	"\vmoved_index\x18\x05 \x01(\x04R\n" +
+	"movedIndex\"\\\n" +
+	"\fGroupOffsets\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x126\n" +
+	"\aoffsets\x18\x02 \x03(\v2\x1c.mink.cluster.v1.GroupOffsetR\aoffsets\"j\n" +
 	"\x05Dedup\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x18\n" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x121\n" +
-	"\aresults\x18\x03 \x03(\v2\x17.mink.cluster.v1.ResultR\aresults*a\n" +
+	"\aresults\x18\x03 \x03(\v2\x17.mink.cluster.v1.ResultR\aresults*v\n" +
 	"\x04Code\x12\x06\n" +
 	"\x02OK\x10\x00\x12\r\n" +
 	"\tNOT_EXIST\x10\x01\x12\n" +
@@ -4348,7 +5061,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"\x06FENCED\x10\x04\x12\f\n" +
 	"\bCONFLICT\x10\x05\x12\x0f\n" +
-	"\vUNSUPPORTED\x10\x06B5Z3github.com/mink-project/mink/core/cluster/clusterpbb\x06proto3"
+	"\vUNSUPPORTED\x10\x06\x12\x13\n" +
+	"\x0fNOT_COORDINATOR\x10\aB5Z3github.com/mink-project/mink/core/cluster/clusterpbb\x06proto3"
 
 var (
 	file_cluster_proto_rawDescOnce sync.Once
@@ -4363,7 +5077,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -4400,20 +5114,29 @@ var file_cluster_proto_goTypes = []any{
 	(*CommitProducerOffsets)(nil), // 32: mink.cluster.v1.CommitProducerOffsets
 	(*BucketOffset)(nil),          // 33: mink.cluster.v1.BucketOffset
 	(*ExpireProducerOffsets)(nil), // 34: mink.cluster.v1.ExpireProducerOffsets
-	(*SetIncarnation)(nil),        // 35: mink.cluster.v1.SetIncarnation
-	(*Record)(nil),                // 36: mink.cluster.v1.Record
-	(*Header)(nil),                // 37: mink.cluster.v1.Header
-	(*Node)(nil),                  // 38: mink.cluster.v1.Node
-	(*WALState)(nil),              // 39: mink.cluster.v1.WALState
-	(*LostSlot)(nil),              // 40: mink.cluster.v1.LostSlot
-	(*Database)(nil),              // 41: mink.cluster.v1.Database
-	(*Table)(nil),                 // 42: mink.cluster.v1.Table
-	(*Partition)(nil),             // 43: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 44: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 45: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 46: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 47: mink.cluster.v1.Producer
-	(*Dedup)(nil),                 // 48: mink.cluster.v1.Dedup
+	(*CommitGroupOffsets)(nil),    // 35: mink.cluster.v1.CommitGroupOffsets
+	(*GroupCommit)(nil),           // 36: mink.cluster.v1.GroupCommit
+	(*GroupOffset)(nil),           // 37: mink.cluster.v1.GroupOffset
+	(*DeleteGroups)(nil),          // 38: mink.cluster.v1.DeleteGroups
+	(*DeleteGroupOffsets)(nil),    // 39: mink.cluster.v1.DeleteGroupOffsets
+	(*BucketRef)(nil),             // 40: mink.cluster.v1.BucketRef
+	(*ExpireGroups)(nil),          // 41: mink.cluster.v1.ExpireGroups
+	(*SetIncarnation)(nil),        // 42: mink.cluster.v1.SetIncarnation
+	(*Record)(nil),                // 43: mink.cluster.v1.Record
+	(*Header)(nil),                // 44: mink.cluster.v1.Header
+	(*Node)(nil),                  // 45: mink.cluster.v1.Node
+	(*WALState)(nil),              // 46: mink.cluster.v1.WALState
+	(*LostSlot)(nil),              // 47: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 48: mink.cluster.v1.Database
+	(*Table)(nil),                 // 49: mink.cluster.v1.Table
+	(*Partition)(nil),             // 50: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 51: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 52: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 53: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 54: mink.cluster.v1.Producer
+	(*Group)(nil),                 // 55: mink.cluster.v1.Group
+	(*GroupOffsets)(nil),          // 56: mink.cluster.v1.GroupOffsets
+	(*Dedup)(nil),                 // 57: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,  // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
@@ -4440,55 +5163,66 @@ var file_cluster_proto_depIdxs = []int32{
 	31, // 21: mink.cluster.v1.Command.allocate_writers:type_name -> mink.cluster.v1.AllocateWriters
 	32, // 22: mink.cluster.v1.Command.commit_producer_offsets:type_name -> mink.cluster.v1.CommitProducerOffsets
 	34, // 23: mink.cluster.v1.Command.expire_producer_offsets:type_name -> mink.cluster.v1.ExpireProducerOffsets
-	35, // 24: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
-	0,  // 25: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
-	9,  // 26: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
-	8,  // 27: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
-	10, // 28: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 29: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 30: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
-	9,  // 31: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
-	10, // 32: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 33: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 34: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
-	10, // 35: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
-	11, // 36: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
-	8,  // 37: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
-	10, // 38: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
-	11, // 39: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
-	17, // 40: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
-	9,  // 41: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
-	8,  // 42: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
-	20, // 43: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
-	30, // 44: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
-	33, // 45: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
-	37, // 46: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	38, // 47: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	39, // 48: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	41, // 49: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	42, // 50: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	43, // 51: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	44, // 52: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10, // 53: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	46, // 54: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	47, // 55: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	48, // 56: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	10, // 57: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
-	8,  // 58: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	40, // 59: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	20, // 60: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	45, // 61: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	20, // 62: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,  // 63: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,  // 64: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10, // 65: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	33, // 66: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	3,  // 67: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	68, // [68:68] is the sub-list for method output_type
-	68, // [68:68] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	35, // 24: mink.cluster.v1.Command.commit_group_offsets:type_name -> mink.cluster.v1.CommitGroupOffsets
+	38, // 25: mink.cluster.v1.Command.delete_groups:type_name -> mink.cluster.v1.DeleteGroups
+	39, // 26: mink.cluster.v1.Command.delete_group_offsets:type_name -> mink.cluster.v1.DeleteGroupOffsets
+	41, // 27: mink.cluster.v1.Command.expire_groups:type_name -> mink.cluster.v1.ExpireGroups
+	42, // 28: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
+	0,  // 29: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
+	3,  // 30: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
+	9,  // 31: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
+	8,  // 32: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
+	10, // 33: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 34: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 35: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
+	9,  // 36: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
+	10, // 37: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 38: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 39: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
+	10, // 40: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
+	11, // 41: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
+	8,  // 42: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
+	10, // 43: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
+	11, // 44: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
+	17, // 45: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
+	9,  // 46: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
+	8,  // 47: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
+	20, // 48: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
+	30, // 49: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
+	33, // 50: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
+	36, // 51: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
+	37, // 52: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
+	40, // 53: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
+	44, // 54: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	45, // 55: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	46, // 56: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	48, // 57: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	49, // 58: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	50, // 59: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	51, // 60: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10, // 61: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	53, // 62: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	54, // 63: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	57, // 64: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	10, // 65: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	55, // 66: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
+	56, // 67: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
+	8,  // 68: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	47, // 69: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	20, // 70: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	52, // 71: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	20, // 72: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,  // 73: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,  // 74: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10, // 75: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	33, // 76: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	37, // 77: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	3,  // 78: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	79, // [79:79] is the sub-list for method output_type
+	79, // [79:79] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -4520,9 +5254,13 @@ func file_cluster_proto_init() {
 		(*Command_AllocateWriters)(nil),
 		(*Command_CommitProducerOffsets)(nil),
 		(*Command_ExpireProducerOffsets)(nil),
+		(*Command_CommitGroupOffsets)(nil),
+		(*Command_DeleteGroups)(nil),
+		(*Command_DeleteGroupOffsets)(nil),
+		(*Command_ExpireGroups)(nil),
 		(*Command_SetIncarnation)(nil),
 	}
-	file_cluster_proto_msgTypes[35].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[42].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Node)(nil),
 		(*Record_Wal)(nil),
@@ -4535,6 +5273,8 @@ func file_cluster_proto_init() {
 		(*Record_Producer)(nil),
 		(*Record_Dedup)(nil),
 		(*Record_Parked)(nil),
+		(*Record_Group)(nil),
+		(*Record_GroupOffsets)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4542,7 +5282,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   48,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
