@@ -26,6 +26,10 @@ type Config struct {
 	// ProducerOffsetsTTL is how long a named producer's offsets outlive its last
 	// commit. Default 24 h.
 	ProducerOffsetsTTL time.Duration
+	// GroupOffsetsRetention is how long the offsets of a consumer group outlive its
+	// last member; those of a group that never had one outlive their commit by it.
+	// Default 7 days.
+	GroupOffsetsRetention time.Duration
 	// WALWindow is how far ahead of its first unacknowledged slot a writer may
 	// write; the same for every node of the cluster. Default 8.
 	WALWindow int
@@ -37,14 +41,15 @@ type Config struct {
 func Default() Config {
 	return Config{
 		LeaseTTL: 30 * time.Second, Tick: 5 * time.Second, SnapshotInterval: 30 * time.Second,
-		SnapshotEntries: 1000, ProducerOffsetsTTL: 24 * time.Hour, WALWindow: 8, RecoveriesMax: 4,
+		SnapshotEntries: 1000, ProducerOffsetsTTL: 24 * time.Hour,
+		GroupOffsetsRetention: 7 * 24 * time.Hour, WALWindow: 8, RecoveriesMax: 4,
 	}
 }
 
 // Validate names the first field that makes no sense.
 func (c Config) Validate() error {
 	if c.LeaseTTL < time.Second || c.Tick <= 0 || c.SnapshotInterval <= 0 || c.ProducerOffsetsTTL <= 0 ||
-		c.WALWindow < 1 || c.RecoveriesMax < 1 {
+		c.GroupOffsetsRetention <= 0 || c.WALWindow < 1 || c.RecoveriesMax < 1 {
 		return fmt.Errorf("coordinator: LeaseTTL must be 1s or more, every other field positive: %w", mink.ErrInvalid)
 	}
 	return nil

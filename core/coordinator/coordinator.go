@@ -212,7 +212,7 @@ func (c *Coordinator) runTick(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	for _, job := range []func(context.Context, metalog.Lease) error{c.sealSilent, c.leadOrphans, c.keepPartitions, c.expireProducers} {
+	for _, job := range []func(context.Context, metalog.Lease) error{c.sealSilent, c.leadOrphans, c.keepPartitions, c.expireProducers, c.expireGroups} {
 		jobCtx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
 		errs = append(errs, job(jobCtx, l))
 		cancel()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/fault"
@@ -277,6 +278,79 @@ func TestProducerOffsetsExpire(t *testing.T) {
 		if known("busy") {
 			t.Error("the last producer never expires in a resting cluster")
 		}
+	})
+}
+
+// KIP-211: retention counts from when the group became empty, not from its commits.
+func TestGroupOffsetsExpire(t *testing.T) {
+	cfg := days(time.Minute)
+	cfg.Coordinator = func(c *coordinator.Config) { c.GroupOffsetsRetention = time.Hour }
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		p := w.StartReady(1)
+		_, refs := p.Topic("t", 2, nil)
+		commit := func(group, protocol string, ref mink.BucketRef) {
+			t.Helper()
+			if err := p.Node().CommitGroupOffsets(ctx, cluster.GroupCommit{Group: group, ProtocolType: protocol, Occupied: protocol != "",
+				Offsets: []cluster.GroupOffset{{Bucket: ref, Offset: 3, LeaderEpoch: -1}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		empty := func(group string) {
+			t.Helper()
+			if err := p.Node().MarkGroup(ctx, group, "", false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		known := func(group string, ref mink.BucketRef) bool {
+			_, ok := p.Node().View().GroupOffset(group, ref)
+			return ok
+		}
+		expect := func(when string, want map[string]bool) {
+			t.Helper()
+			for key, want := range want {
+				group, bucket, _ := strings.Cut(key, "/")
+				if got := known(group, refs[map[string]int{"0": 0, "1": 1}[bucket]]); got != want {
+					t.Errorf("%s: the offset of %s is known %t, want %t", when, key, got, want)
+				}
+			}
+		}
+		for _, group := range []string{"busy", "left"} {
+			commit(group, "consumer", refs[0])
+		}
+		commit("tool", "", refs[0])
+		empty("left")
+		time.Sleep(58 * time.Minute)
+		commit("tool", "", refs[1])
+		expect("before the hour", map[string]bool{"busy/0": true, "left/0": true, "tool/0": true, "tool/1": true})
+		time.Sleep(4 * time.Minute)
+		expect("after the hour", map[string]bool{"busy/0": true, "left/0": false, "tool/0": false, "tool/1": true})
+		time.Sleep(3 * time.Hour)
+		expect("three hours later", map[string]bool{"busy/0": true, "tool/1": false})
+
+		// The moment of being empty is in the state image; a restart does not renew it.
+		commit("crowd", "consumer", refs[0])
+		empty("busy")
+		for range 60 {
+			if _, err := p.Node().CommitProducer(ctx, &clusterpb.CommitProducerOffsets{Producer: "p", Position: []byte("x")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Eventually(10*time.Minute, "a state image", func() bool {
+			have, err := w.Log().Snapshots(ctx)
+			return err == nil && len(have) > 0 && have[0].Index+20 > p.Node().View().Index()
+		})
+		time.Sleep(20 * time.Minute)
+		p.Crash()
+		p = w.StartReady(1)
+		expect("after a restart", map[string]bool{"busy/0": true, "crowd/0": true})
+		time.Sleep(28 * time.Minute)
+		expect("less than an hour after it was empty", map[string]bool{"busy/0": true, "crowd/0": true})
+		time.Sleep(14 * time.Minute)
+		// Members live in their coordinator's memory: with it they end.
+		expect("an hour after it was empty", map[string]bool{"busy/0": false, "crowd/0": true})
+		time.Sleep(20 * time.Minute)
+		expect("an hour after the crash", map[string]bool{"crowd/0": false})
 	})
 }
 

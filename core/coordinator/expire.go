@@ -13,7 +13,7 @@ import (
 	"github.com/mink-project/mink/core/schema/partition"
 )
 
-// expiredPerCommand bounds one ExpireProducerOffsets command.
+// expiredPerCommand bounds one ExpireProducerOffsets or ExpireGroups command.
 const expiredPerCommand = 1000
 
 // clock tells the metadata database's time without asking it: the time of the
@@ -69,6 +69,22 @@ func (c *Coordinator) expireProducers(ctx context.Context, _ metalog.Lease) erro
 	}})
 	if err != nil {
 		return fmt.Errorf("expire producer offsets: %w", err)
+	}
+	return nil
+}
+
+// expireGroups drops the offsets of consumer groups whose retention is over.
+func (c *Coordinator) expireGroups(ctx context.Context, _ metalog.Lease) error {
+	view := c.deps.Meta.View()
+	before := c.clock.nowMs(view) - c.cfg.GroupOffsetsRetention.Milliseconds()
+	if !view.HasExpiredGroups(before) {
+		return nil
+	}
+	err := c.propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_ExpireGroups{
+		ExpireGroups: &clusterpb.ExpireGroups{BeforeMs: before, Max: expiredPerCommand},
+	}})
+	if err != nil {
+		return fmt.Errorf("expire offsets of consumer groups: %w", err)
 	}
 	return nil
 }

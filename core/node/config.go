@@ -34,7 +34,13 @@ type Config struct {
 	// earlier epochs; a log that is corrupt is not recovered before a person acts.
 	// Default 1 m.
 	RecoveryWait time.Duration
-	Stream       stream.Config
+	// GroupCommitInterval is the shortest time between two commands that commit
+	// offsets of consumer groups; commits are gathered meanwhile. Default 100 ms.
+	GroupCommitInterval time.Duration
+	// GroupCommitBytesMax bounds the memory of offset commits that are gathered or
+	// under way; further ones wait. Default 16 MiB.
+	GroupCommitBytesMax int64
+	Stream              stream.Config
 }
 
 // Default is the configuration of a node with id 1, without Stream, which
@@ -44,6 +50,7 @@ func Default() Config {
 		NodeID: 1, Version: "dev", FeatureLevel: 1,
 		LeaseTTL: 30 * time.Second, LogRetentionInterval: 5 * time.Minute,
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
+		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
 	}
 }
 
@@ -56,6 +63,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: LeaseTTL is %s, must be 1s or more: %w", c.LeaseTTL, mink.ErrInvalid)
 	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.RecoveryWait <= 0 || c.FeatureLevel < 1:
 		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
+	case c.GroupCommitInterval <= 0 || c.GroupCommitBytesMax < 1:
+		return fmt.Errorf("node: GroupCommitInterval and GroupCommitBytesMax must be positive: %w", mink.ErrInvalid)
 	}
 	if err := c.Stream.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)

@@ -34,6 +34,7 @@ type incarnation struct {
 	buckets   *buckets
 	heartbeat *loop.Loop
 	retention *loop.Loop
+	groups    *groupCommits
 }
 
 func (n *Node) runIncarnation(ctx context.Context) error {
@@ -141,6 +142,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	}
 	inc.buckets = newBuckets(inc)
 	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
+	inc.groups = newGroupCommits(n.cfg, n.deps.Meta.Propose)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
 	return inc, nil
 }
@@ -167,6 +169,7 @@ func (inc *incarnation) run(ctx context.Context) error {
 	})
 	g.Go(func() error { return inc.buckets.run(gctx) })
 	g.Go(func() error { return inc.retention.Run(gctx) })
+	g.Go(func() error { return inc.groups.run(gctx) })
 	g.Go(func() error { return inc.watchSeal(gctx) })
 	err := g.Wait()
 	inc.buckets.closeAll()

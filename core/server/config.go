@@ -50,6 +50,8 @@ type Config struct {
 	MetadataSnapshotInterval units.Duration `koanf:"metadata_snapshot_interval" doc:"How often the lease holder writes a snapshot of the metadata and truncates its log."`
 	LogRetentionInterval     units.Duration `koanf:"log_retention_interval" doc:"How often leaders trim their buckets by log_ttl and log_max_bytes."`
 	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
+	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
+	GroupCommitInterval      units.Duration `koanf:"group_commit_interval" doc:"Shortest time between two metadata commands that commit offsets of consumer groups; commits are gathered meanwhile."`
 
 	WALUploadInterval     units.Duration `koanf:"wal_upload_interval" doc:"How often write-ahead objects are gathered into stream objects."`
 	WALBatchInterval      units.Duration `koanf:"wal_batch_interval" doc:"Shortest time between two write-ahead objects under load: bounds requests, which are the bill. 0: by the store, 5ms on a local directory, 200ms in a cloud."`
@@ -76,7 +78,8 @@ func DefaultConfig() Config {
 		LogLevel: "info", LogFormat: "auto",
 		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
 		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
-		ProducerOffsetsTTL: dur(24 * time.Hour), WALUploadInterval: dur(10 * time.Second),
+		ProducerOffsetsTTL: dur(24 * time.Hour), GroupOffsetsRetention: dur(7 * 24 * time.Hour),
+		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
 		CompactionInterval: dur(time.Minute), ObjectCleanupInterval: dur(30 * time.Second), OrphanAge: dur(time.Hour),
 		KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
@@ -213,6 +216,8 @@ func (c Config) Validate() error {
 		{"metadata_snapshot_interval", c.MetadataSnapshotInterval, time.Second},
 		{"log_retention_interval", c.LogRetentionInterval, 100 * time.Millisecond},
 		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
+		{"group_offsets_retention", c.GroupOffsetsRetention, time.Second},
+		{"group_commit_interval", c.GroupCommitInterval, time.Millisecond},
 		{"wal_upload_interval", c.WALUploadInterval, 10 * time.Millisecond},
 		{"compaction_interval", c.CompactionInterval, 100 * time.Millisecond},
 		{"object_cleanup_interval", c.ObjectCleanupInterval, 100 * time.Millisecond},

@@ -146,6 +146,7 @@ func (p *parts) buildNode() (err error) {
 	ncfg.FlightAddress, ncfg.KafkaAddress, ncfg.HTTPAddress = a.Flight, a.Kafka, a.HTTP
 	ncfg.LeaseTTL = time.Duration(p.cfg.LeaseTTL)
 	ncfg.LogRetentionInterval = time.Duration(p.cfg.LogRetentionInterval)
+	ncfg.GroupCommitInterval = time.Duration(p.cfg.GroupCommitInterval)
 	ncfg.Stream = scfg
 	p.node, err = node.New(ncfg, node.Deps{Meta: p.replica, Log: p.log, Objects: p.objects, WALStore: p.wal, Registered: func() { p.coordinator.Wake() }, Logger: p.logger})
 	if err != nil {
@@ -156,6 +157,7 @@ func (p *parts) buildNode() (err error) {
 	ccfg.Tick = time.Duration(p.cfg.CoordinatorTick)
 	ccfg.SnapshotInterval = time.Duration(p.cfg.MetadataSnapshotInterval)
 	ccfg.ProducerOffsetsTTL = time.Duration(p.cfg.ProducerOffsetsTTL)
+	ccfg.GroupOffsetsRetention = time.Duration(p.cfg.GroupOffsetsRetention)
 	ccfg.WALWindow = scfg.WALWindow
 	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{Meta: p.replica, Log: p.log, WALStore: p.wal, Self: p.node.Self, Logger: p.logger})
 	return err

@@ -1,0 +1,279 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// CommitGroupOffsets stores offsets of a consumer group that this node
+// coordinates, and whether it has members. It returns once this node has applied
+// them and the state has accepted them. Commits are gathered for
+// Config.GroupCommitInterval, all groups in one command, the latest offset of a
+// bucket only; the first one after a pause goes at once. Offsets of buckets that do
+// not exist are dropped. Calls of one group that follow one another keep their
+// order.
+//
+// Errors: mink.ErrInvalid, mink.ErrTooLarge (the client's metadata);
+// cluster.ErrNotCoordinator and mink.ErrFenced: another node coordinates the group,
+// or did since c.LoadedIndex; mink.ErrUnavailable and mink.ErrThrottled: not now,
+// certainly not stored; mink.ErrUnknownOutcome: ctx ended, it may be stored later.
+// Blocks while Config.GroupCommitBytesMax of commits wait.
+func (n *Node) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	inc := n.incarnation()
+	if inc == nil {
+		return fmt.Errorf("commit offsets of group %q: this node is not registered at the moment: %w", c.Group, mink.ErrUnavailable)
+	}
+	if err := inc.groups.commit(ctx, c); err != nil {
+		return fmt.Errorf("commit offsets of group %q: %w", c.Group, err)
+	}
+	return nil
+}
+
+// MarkGroup records that a consumer group got its first member or lost its last
+// one; its offsets outlive that by the retention. A group without offsets is not
+// created. protocolType "" keeps what is known. It is a CommitGroupOffsets without
+// offsets, in order with the others and with the same errors.
+func (n *Node) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
+	return n.CommitGroupOffsets(ctx, cluster.GroupCommit{Group: name, ProtocolType: protocolType, Occupied: occupied})
+}
+
+// DeleteGroups drops consumer groups that this node coordinates, with all their
+// offsets, each or not. That a group has no members is for the caller to know.
+// errs has one verdict per name, in order: nil, mink.ErrNotExist (no offsets),
+// mink.ErrInvalid, cluster.ErrNotCoordinator. err says that nothing is known of any
+// of them.
+func (n *Node) DeleteGroups(ctx context.Context, names []string) (errs []error, err error) {
+	errs = make([]error, len(names))
+	var valid []string
+	var at []int
+	for i, name := range names {
+		if errs[i] = cluster.CheckGroupName(name); errs[i] == nil {
+			valid, at = append(valid, name), append(at, i)
+		}
+	}
+	for len(valid) > 0 {
+		k := min(len(valid), groupsPerDelete)
+		results, err := n.Propose(ctx, cluster.DeleteGroupsCommand(valid[:k]))
+		if err != nil {
+			return nil, fmt.Errorf("delete %d groups: %w", len(names), err)
+		}
+		for part, i := range at[:k] {
+			errs[i] = cluster.PartError(results[0], part)
+		}
+		valid, at = valid[k:], at[k:]
+	}
+	return errs, nil
+}
+
+// groupsPerDelete keeps a DeleteGroups command below 5 MB, whatever the names.
+const groupsPerDelete = 4096
+
+// DeleteGroupOffsets drops a consumer group's offsets of some buckets; those that
+// have none are skipped. That no member reads them is for the caller to know.
+// Errors: mink.ErrNotExist (the group has no offsets at all), mink.ErrInvalid,
+// cluster.ErrNotCoordinator, and those of Propose.
+func (n *Node) DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error {
+	if err := cluster.CheckGroupName(group); err != nil {
+		return err
+	}
+	if len(buckets) == 0 {
+		return nil
+	}
+	_, err := n.one(ctx, cluster.DeleteGroupOffsetsCommand(group, buckets))
+	return err
+}
+
+// groupCommandBytes is about the size of one CommitGroupOffsets command: 40,000
+// offsets without metadata.
+const groupCommandBytes = 1 << 20
+
+// groupCommits gathers the commits of one node epoch, so that the metadata log
+// has a few commands a second whatever the clients do. Commits never outlive the
+// epoch: another node may have coordinated the group by the next one.
+//
+//	commit: room (bounded) -> pending, merged -> wait
+//	run:    pending -> commands, one in flight -> verdicts, room back
+type groupCommits struct {
+	propose  func(context.Context, ...*clusterpb.Command) ([]*clusterpb.Result, error)
+	interval time.Duration
+	bytesMax int64
+	drain    time.Duration // after the epoch's end
+	room     *semaphore.Weighted
+	kick     chan struct{} // something is pending
+
+	mu struct {
+		sync.Mutex
+		pending []*pendingGroup          // in order
+		newest  map[string]*pendingGroup // of each group
+		closed  bool
+	}
+}
+
+// pendingGroup is one commit to propose, merged from those of its waiters.
+type pendingGroup struct {
+	commit cluster.GroupCommit
+	at     map[mink.BucketRef]int // in commit.Offsets
+	cost   int64
+	done   chan struct{} // closed when err is known
+	err    error
+}
+
+func newGroupCommits(cfg Config, propose func(context.Context, ...*clusterpb.Command) ([]*clusterpb.Result, error)) *groupCommits {
+	g := &groupCommits{
+		propose: propose, interval: cfg.GroupCommitInterval, bytesMax: cfg.GroupCommitBytesMax, drain: resignTimeout,
+		room: semaphore.NewWeighted(cfg.GroupCommitBytesMax), kick: make(chan struct{}, 1),
+	}
+	g.mu.newest = map[string]*pendingGroup{}
+	return g
+}
+
+func (g *groupCommits) commit(ctx context.Context, c cluster.GroupCommit) error {
+	cost := min(commitCost(c), g.bytesMax) // one that is larger than all room goes alone
+	if err := g.room.Acquire(ctx, cost); err != nil {
+		return fmt.Errorf("%d bytes of commits wait already: %w: %w", g.bytesMax, mink.ErrThrottled, err)
+	}
+	p := g.add(c, cost)
+	if p == nil {
+		g.room.Release(cost)
+		return errEpochOver
+	}
+	select {
+	case g.kick <- struct{}{}:
+	default:
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", mink.ErrUnknownOutcome, context.Cause(ctx))
+	}
+}
+
+var errEpochOver = fmt.Errorf("this node's epoch is over: %w", mink.ErrUnavailable)
+
+// commitCost is about the memory that a commit takes while it waits, bytes.
+func commitCost(c cluster.GroupCommit) int64 {
+	cost := 256 + len(c.Group) + len(c.ProtocolType)
+	for _, o := range c.Offsets {
+		cost += 128 + len(o.Metadata)
+	}
+	return int64(cost)
+}
+
+// add merges the commit into the group's newest pending one, or queues it; nil
+// when the epoch is over. Commits of two loads of a group stay apart: the state may
+// accept only the later.
+func (g *groupCommits) add(c cluster.GroupCommit, cost int64) *pendingGroup {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.closed {
+		return nil
+	}
+	p := g.mu.newest[c.Group]
+	if p == nil || p.commit.LoadedIndex != c.LoadedIndex && p.commit.LoadedIndex != 0 && c.LoadedIndex != 0 {
+		p = &pendingGroup{at: map[mink.BucketRef]int{}, done: make(chan struct{})}
+		p.commit.Group = c.Group
+		g.mu.pending = append(g.mu.pending, p)
+		g.mu.newest[c.Group] = p
+	}
+	p.merge(c)
+	p.cost += cost
+	return p
+}
+
+func (p *pendingGroup) merge(c cluster.GroupCommit) {
+	p.commit.Occupied = c.Occupied
+	p.commit.LoadedIndex = max(p.commit.LoadedIndex, c.LoadedIndex)
+	if c.ProtocolType != "" {
+		p.commit.ProtocolType = c.ProtocolType
+	}
+	for _, o := range c.Offsets {
+		i, again := p.at[o.Bucket]
+		if !again {
+			i = len(p.commit.Offsets)
+			p.at[o.Bucket] = i
+			p.commit.Offsets = append(p.commit.Offsets, o)
+		}
+		p.commit.Offsets[i] = o
+	}
+}
+
+// take empties the queue; last: for ever.
+func (g *groupCommits) take(last bool) []*pendingGroup {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	pending := g.mu.pending
+	g.mu.pending, g.mu.newest = nil, map[string]*pendingGroup{}
+	g.mu.closed = g.mu.closed || last
+	return pending
+}
+
+// run proposes what waits until ctx is done, which is the end of the epoch. What
+// waits then is proposed still, as far as the epoch is not sealed, within a short
+// time.
+func (g *groupCommits) run(ctx context.Context) error {
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(g.drain, stop) })()
+	var next time.Time // the earliest for the next command
+	for {
+		select {
+		case <-ctx.Done():
+			g.send(sending, g.take(true))
+			return nil
+		case <-g.kick:
+		}
+		pace := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+		case <-pace.C:
+		}
+		pace.Stop()
+		if pending := g.take(false); len(pending) > 0 {
+			next = time.Now().Add(g.interval)
+			g.send(sending, pending)
+		}
+	}
+}
+
+// send proposes the commits in order, and answers their waiters.
+func (g *groupCommits) send(ctx context.Context, pending []*pendingGroup) {
+	commits := make([]cluster.GroupCommit, len(pending))
+	for i, p := range pending {
+		commits[i] = p.commit
+	}
+	commands, of := cluster.CommitGroupOffsetsCommands(commits, groupCommandBytes)
+	for c, command := range commands {
+		results, err := g.propose(ctx, command)
+		if err != nil && (ctx.Err() != nil || errors.Is(err, mink.ErrClosed)) && !errors.Is(err, mink.ErrUnknownOutcome) {
+			err = errEpochOver // it was never sent
+		}
+		for part, i := range of[c] {
+			e := err
+			if e == nil {
+				e = cluster.PartError(results[0], part)
+			}
+			if pending[i].err == nil {
+				pending[i].err = e
+			}
+		}
+	}
+	room := int64(0)
+	for _, p := range pending {
+		close(p.done)
+		room += p.cost
+	}
+	g.room.Release(room)
+}
