@@ -5,6 +5,7 @@
 #   BENCH_SECONDS=3    measured seconds of one run
 #   BENCH_WHAT=all     engine, brokers or all
 #   BENCH_ARGS=...     more flags for `bench suite`, such as -peer NAME=HOST:PORT
+#   BENCH_KAFKA=1      also Apache Kafka (needs Java and Maven; jars under .cache/kafka)
 # Raw results go to .cache/bench. Nothing here fails because something is slow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,6 +35,11 @@ if [ "$what" = all ] || [ "$what" = brokers ]; then
 	echo "# Brokers"
 	make --no-print-directory -s build
 	CGO_ENABLED=0 go build -o $out/bench ./core/bench
+	kafka=()
+	if [ -n "${BENCH_KAFKA:-}" ]; then
+		mvn -q -B -f scripts/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/.cache/kafka"
+		kafka=(-kafka-libs .cache/kafka)
+	fi
 	# shellcheck disable=SC2086
-	$out/bench suite -n "$n" -seconds "${BENCH_SECONDS:-3}" -mink mink=bin/mink -raw $out/brokers.jsonl ${BENCH_ARGS:-} | tee $out/brokers.md
+	$out/bench suite -n "$n" -seconds "${BENCH_SECONDS:-3}" -mink mink=bin/mink -raw $out/brokers.jsonl "${kafka[@]}" ${BENCH_ARGS:-} | tee $out/brokers.md
 fi

@@ -22,6 +22,7 @@ func brokerCommand(ctx context.Context, args []string) error {
 	}
 	fs := flag.NewFlagSet("bench broker", flag.ContinueOnError)
 	dir := fs.String("dir", "", "node: directory of the store and the metadata")
+	listen := fs.String("kafka", "127.0.0.1:0", "node: address of the Kafka port")
 	latency := fs.String("latency", "s3like", "node: latency of the store: none, s3like, standard, express")
 	if err := fs.Parse(args[1:]); err != nil {
 		return err
@@ -32,7 +33,7 @@ func brokerCommand(ctx context.Context, args []string) error {
 		if !ok || *dir == "" {
 			return errors.New("node needs -dir, and -latency one of none, s3like, standard, express")
 		}
-		return runNode(ctx, filepath.Clean(*dir), l, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		return runNode(ctx, filepath.Clean(*dir), *listen, l, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	case "kfake":
 		return runKfake(ctx)
 	case "drop", "keep":

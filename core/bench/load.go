@@ -226,16 +226,17 @@ func produce(ctx context.Context, b *process, l load) (*result, error) {
 	return r, nil
 }
 
-// fetch fills a topic with `fill` bytes and reads it from the start, again and
-// again, for l.duration. The data is in the broker's memory: it is hot.
-func fetch(ctx context.Context, b *process, l load, fill int) (*result, error) {
-	const topic = "bench-fetch"
-	if err := createTopic(ctx, b.kafka, topic, l.partitions); err != nil {
-		return nil, err
+// fillName is the topic that fillTopic fills.
+const fillName = "bench-fetch"
+
+// fillTopic produces `fill` bytes and answers how many records they are.
+func fillTopic(ctx context.Context, b *process, l load, fill int) (records int64, err error) {
+	if err := createTopic(ctx, b.kafka, fillName, l.partitions); err != nil {
+		return 0, err
 	}
-	p, err := newProducer(b.kafka, topic, l)
+	p, err := newProducer(b.kafka, fillName, l)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	for range fill / l.record {
 		p.send(ctx)
@@ -243,13 +244,22 @@ func fetch(ctx context.Context, b *process, l load, fill int) (*result, error) {
 	err = p.cl.Flush(ctx)
 	p.cl.Close()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if e := p.failed.Load(); e != nil {
-		return nil, fmt.Errorf("fill: %w", *e)
+		return 0, fmt.Errorf("fill: %w", *e)
 	}
-	want := p.acked.Load()
-	if _, err := readAll(ctx, b.kafka, topic, l, want); err != nil { // warm up
+	return p.acked.Load(), nil
+}
+
+// fetch fills a topic with `fill` bytes and reads it from the start, again and
+// again, for l.duration. The data is in the broker's memory: it is hot.
+func fetch(ctx context.Context, b *process, l load, fill int) (*result, error) {
+	want, err := fillTopic(ctx, b, l, fill)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := readAll(ctx, b.kafka, fillName, l, want); err != nil { // warm up
 		return nil, err
 	}
 	w, err := openWindow(ctx, b)
@@ -259,7 +269,7 @@ func fetch(ctx context.Context, b *process, l load, fill int) (*result, error) {
 	l.opened()
 	var records, bytes int64
 	for time.Since(w.began) < l.duration {
-		n, err := readAll(ctx, b.kafka, topic, l, want)
+		n, err := readAll(ctx, b.kafka, fillName, l, want)
 		if err != nil {
 			return nil, err
 		}

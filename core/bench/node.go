@@ -90,8 +90,8 @@ func (s *slowStore) figures() []ops.Figure {
 // runNode is a Mink node without the Flight listener, over a store with latency:
 // the same parts as `mink serve` puts together, whose configuration has no place
 // for a store that exists for benchmarks only.
-func runNode(ctx context.Context, dir string, latency fault.Latency, logger *slog.Logger) error {
-	inner, err := dirstore.Open(ctx, dirstore.Config{Dir: filepath.Join(dir, "objects")})
+func runNode(ctx context.Context, dir, kafkaListen string, latency fault.Latency, logger *slog.Logger) error {
+	inner, err := dirstore.Open(ctx, dirstore.Config{Dir: objectsOf(dir)})
 	if err != nil {
 		return err
 	}
@@ -101,11 +101,14 @@ func runNode(ctx context.Context, dir string, latency fault.Latency, logger *slo
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
-	err = serveNode(ctx, store, log, logger)
+	err = serveNode(ctx, store, log, kafkaListen, logger)
 	return errors.Join(err, log.Close(), store.Close())
 }
 
-func serveNode(ctx context.Context, store *slowStore, log metalog.Log, logger *slog.Logger) error {
+// objectsOf is where such a node keeps its objects.
+func objectsOf(dir string) string { return filepath.Join(dir, "objects") }
+
+func serveNode(ctx context.Context, store *slowStore, log metalog.Log, kafkaListen string, logger *slog.Logger) error {
 	replica, err := metalog.Open(ctx, log, metalog.Default(), logger)
 	if err != nil {
 		return err
@@ -118,7 +121,7 @@ func serveNode(ctx context.Context, store *slowStore, log metalog.Log, logger *s
 			ops.Figure{Name: "mink_stream_objects_total", Help: "See core/server.", Counter: true, Value: float64(e.Puts)})
 	})
 	kcfg := kafka.Default()
-	kcfg.Listen = "127.0.0.1:0"
+	kcfg.Listen = kafkaListen
 	listener, err := kafka.New(kcfg, b, web.Kafka(), logger)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,24 +23,29 @@ import (
 // runs already and is known by address.
 type broker struct {
 	name    string
-	command []string // %DIR% is a fresh directory; nil: a peer
-	kafka   string   // of a peer
-	pid     int      // of a peer; 0: no CPU figures
+	command []string // %DIR% is a fresh directory, %KAFKA% a free address; nil: a peer, or see prepare
+	// prepare makes the command for a fresh directory, for a broker that does not
+	// say when it is ready: it is once the address takes connections.
+	prepare func(ctx context.Context, dir string) (command []string, kafka string, err error)
+	kafka   string // of a peer
+	pid     int    // of a peer; 0: no CPU figures
 }
 
 // process is a running broker.
 type process struct {
+	name        string
 	kafka, http string
 	pid         int
-	cmd         *exec.Cmd // nil: a peer
+	args        []string
+	says        bool      // when it is ready
+	cmd         *exec.Cmd // nil: a peer, or not running
 	exited      chan error
-	dir         string
+	dir         string // empty: a peer
 	stderr      *bytes.Buffer
 }
 
 const (
 	startTimeout = 30 * time.Second
-	stopTimeout  = 30 * time.Second
 )
 
 // The ready line of every broker: "... ready: ..., kafka HOST:PORT, http HOST:PORT ...".
@@ -48,33 +54,56 @@ var kafkaAt, httpAt = regexp.MustCompile(`kafka (\S+?)(,|$)`), regexp.MustCompil
 // start runs the broker on a fresh directory below scratch and waits until it
 // serves.
 func (b *broker) start(ctx context.Context, scratch string) (*process, error) {
-	if b.command == nil {
+	if b.command == nil && b.prepare == nil {
 		return &process{kafka: b.kafka, pid: b.pid}, nil
 	}
 	dir, err := os.MkdirTemp(scratch, "broker-")
 	if err != nil {
 		return nil, err
 	}
-	p := &process{dir: dir, exited: make(chan error, 1), stderr: &bytes.Buffer{}}
-	args := make([]string, len(b.command))
-	for i, a := range b.command {
-		args[i] = strings.ReplaceAll(a, "%DIR%", filepath.Join(dir, "data"))
+	p := &process{name: b.name, dir: dir, args: slices.Clone(b.command), says: b.prepare == nil}
+	if b.prepare != nil {
+		if p.args, p.kafka, err = b.prepare(ctx, p.data()); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
 	}
-	p.cmd = exec.Command(args[0], args[1:]...) //nolint:noctx // stop ends it
+	port, err := freePort(ctx)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	for i, a := range p.args {
+		p.args[i] = strings.NewReplacer("%DIR%", p.data(), "%KAFKA%", port).Replace(a)
+	}
+	if err := p.launch(ctx); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
+// data is the broker's directory.
+func (p *process) data() string { return filepath.Join(p.dir, "data") }
+
+// launch runs the command and waits until it serves.
+func (p *process) launch(ctx context.Context) error {
+	p.stderr, p.exited = &bytes.Buffer{}, make(chan error, 1)
+	p.cmd = exec.Command(p.args[0], p.args[1:]...) //nolint:noctx // stop ends it
 	p.cmd.Stderr = p.stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		p.cmd = nil
+		return err
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", b.name, err), os.RemoveAll(dir))
+		p.cmd = nil
+		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	p.pid = p.cmd.Process.Pid
 	ready := make(chan string, 1)
+	exited := make(chan struct{})
 	go func() {
 		s := bufio.NewScanner(out)
 		for s.Scan() {
-			if strings.Contains(s.Text(), "ready") {
+			if p.says && strings.Contains(s.Text(), "ready") {
 				select {
 				case ready <- s.Text():
 				default:
@@ -83,9 +112,17 @@ func (b *broker) start(ctx context.Context, scratch string) (*process, error) {
 		}
 		_, _ = io.Copy(io.Discard, out)
 		p.exited <- p.cmd.Wait()
+		close(exited)
 	}()
-	timer := time.NewTimer(startTimeout)
-	defer timer.Stop()
+	wait, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if !p.says {
+		go func() {
+			if dialed(wait, p.kafka) == nil {
+				ready <- ""
+			}
+		}()
+	}
 	select {
 	case line := <-ready:
 		if m := kafkaAt.FindStringSubmatch(line); m != nil {
@@ -94,23 +131,30 @@ func (b *broker) start(ctx context.Context, scratch string) (*process, error) {
 		if m := httpAt.FindStringSubmatch(line); m != nil {
 			p.http = m[1]
 		}
-		return p, nil
-	case err := <-p.exited:
-		return nil, errors.Join(fmt.Errorf("%s ended before it was ready: %w\n%s", b.name, err, p.stderr), os.RemoveAll(dir))
-	case <-timer.C:
-	case <-ctx.Done():
+		return nil
+	case <-exited:
+		return fmt.Errorf("%s ended before it was ready:\n%s", p.name, p.stderr)
+	case <-wait.Done():
+		return fmt.Errorf("%s was not ready in %s", p.name, startTimeout)
 	}
-	return nil, errors.Join(fmt.Errorf("%s was not ready in %s", b.name, startTimeout), p.stop())
+}
+
+// kill ends the process as a crash would.
+func (p *process) kill() {
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill()
+		<-p.exited //nolint:errcheck // it was killed
+		p.cmd = nil
+	}
 }
 
 // stop ends the process and removes its directory. A broker that has seconds of
 // work left is killed: nobody reads its data.
 func (p *process) stop() error {
-	if p.cmd == nil {
+	if p.dir == "" {
 		return nil
 	}
-	_ = p.cmd.Process.Kill()
-	<-p.exited //nolint:errcheck // it was killed
+	p.kill()
 	return os.RemoveAll(p.dir)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"time"
 )
 
@@ -24,7 +23,7 @@ func (s *suite) paced(ctx context.Context) error {
 	header("broker", "partitions", "request p50 ms", "p99 ms", "PUT p50 ms", "p99 ms", "PUTs/s", "PUTs", "broker CPU-s/GB")
 	for _, k := range []int{1, 16, 1000} {
 		for _, b := range s.brokers {
-			if b.command == nil || !slices.Contains(b.command, "serve") && b.name != nodeName {
+			if !b.own() {
 				continue
 			}
 			l := s.load
@@ -72,7 +71,7 @@ func (s *suite) watchIdle(ctx context.Context) error {
 	fmt.Printf("## An idle node, 16 partitions with data, %s watched\n\n", s.idle)
 	header("broker", "PUTs", "CPU of one core")
 	for _, b := range s.brokers {
-		if b.command == nil || !slices.Contains(b.command, "serve") && b.name != nodeName {
+		if !b.own() {
 			continue
 		}
 		l := s.load

@@ -52,14 +52,15 @@ func suiteCommand(ctx context.Context, args []string) error {
 	seconds := fs.Float64("seconds", 3, "measured seconds of one run")
 	partitions := fs.String("partitions", "1,4,16", "partition counts")
 	only := fs.String("brokers", "", "comma list; empty: all")
-	what := fs.String("what", "floors,produce,fetch,paced,idle", "comma list of what to measure")
-	warm := fs.Int("warm", 0, "MiB to produce before a produce run is measured, for brokers with an HTTP port: fills caches that take memory never used before")
+	what := fs.String("what", "floors,produce,fetch,paced,cold,crash,idle", "comma list of what to measure")
+	warm := fs.Int("warm", 0, "MiB to produce before a produce run is measured, for brokers that keep it on a store or disk: fills caches that take memory never used before, lets a JVM compile")
 	record := fs.Int("record", 1024, "bytes of a record's value")
 	scratch := fs.String("scratch", "", "directory on the disk to be measured; empty: the system's temporary one")
 	memory := fs.String("memory", "/dev/shm", "directory on a memory file system, for the store with latency")
 	raw := fs.String("raw", "", "file for the raw results, JSON lines")
 	profiles := fs.String("profiles", "", "directory for CPU profiles of brokers with an HTTP port (the last round's)")
 	idle := fs.Duration("idle", 15*time.Second, "how long an idle node is watched")
+	kafka := fs.String("kafka-libs", "", "directory of Apache Kafka's jars: adds it twice, kafka-fsync (every append synced before its answer) and kafka (as shipped)")
 	var minks, peers, pids named
 	fs.Var(&minks, "mink", "NAME=PATH of a mink binary; may be repeated to compare builds")
 	fs.Var(&peers, "peer", "NAME=HOST:PORT of a running Kafka broker; may be repeated")
@@ -79,7 +80,7 @@ func suiteCommand(ctx context.Context, args []string) error {
 		}
 		s.partitions = append(s.partitions, k)
 	}
-	if err := s.addBrokers(minks, peers, pids, *only); err != nil {
+	if err := s.addBrokers(minks, peers, pids, *kafka, *only); err != nil {
 		return err
 	}
 	if *raw != "" {
@@ -112,7 +113,7 @@ func (s *suite) makeScratch(disk, memory string) (cleanup func() error, err erro
 // nodeName is the Mink node over a store with S3's latency.
 const nodeName = "mink-30ms"
 
-func (s *suite) addBrokers(minks, peers, pids named, only string) error {
+func (s *suite) addBrokers(minks, peers, pids named, kafkaLibs, only string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -129,10 +130,10 @@ func (s *suite) addBrokers(minks, peers, pids named, only string) error {
 		}
 		all = append(all, &broker{name: name, command: []string{
 			path, "serve", "--data-dir", "%DIR%", "--log-level", "warn",
-			"--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+			"--listen", "127.0.0.1:0", "--kafka-listen", "%KAFKA%", "--http-listen", "127.0.0.1:0",
 		}})
 	}
-	all = append(all, &broker{name: nodeName, command: []string{self, "broker", "node", "-dir", "%DIR%"}})
+	all = append(all, &broker{name: nodeName, command: []string{self, "broker", "node", "-dir", "%DIR%", "-kafka", "%KAFKA%"}})
 	for _, p := range peers {
 		name, addr, ok := strings.Cut(p, "=")
 		if !ok {
@@ -147,6 +148,9 @@ func (s *suite) addBrokers(minks, peers, pids named, only string) error {
 			}
 		}
 		all = append(all, b)
+	}
+	if kafkaLibs != "" {
+		all = append(all, apacheKafka("kafka-fsync", kafkaLibs, true), apacheKafka("kafka", kafkaLibs, false))
 	}
 	for _, b := range all {
 		if only == "" || slices.Contains(strings.Split(only, ","), b.name) {
@@ -202,6 +206,16 @@ func (s *suite) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.wants("cold") {
+		if err := s.cold(ctx); err != nil {
+			return err
+		}
+	}
+	if s.wants("crash") {
+		if err := s.crash(ctx); err != nil {
+			return err
+		}
+	}
 	if s.wants("idle") {
 		return s.watchIdle(ctx)
 	}
@@ -233,7 +247,7 @@ func (s *suite) one(ctx context.Context, round int, what string, b *broker, part
 		begin, wait := s.profiler(ctx, p, x)
 		l.opened = begin
 		if what == "produce" {
-			if p.http == "" {
+			if p.http == "" && b.prepare == nil {
 				l.warmBytes = 0 // floors and kfake keep all or nothing: they have no steady state to reach
 			}
 			x.result, err = produce(ctx, p, l)
