@@ -30,6 +30,14 @@ test: ## unit, story, conformance and simulation tests; prints what it had to le
 e2e: build ## real processes and real clients (needs kcat and python3 with pyarrow)
 	@scripts/e2e.sh
 
+.PHONY: interop
+interop: build ## nine Kafka clients against one node (needs kcat, gcc, node and npm, maven and a JDK, python3)
+	@scripts/interop.sh
+
+.PHONY: suites
+suites: build ## other projects' Kafka suites against a node (franz-go, librdkafka, Java's tools)
+	@scripts/suites.sh
+
 .PHONY: chaos
 chaos: build ## random SIGKILLs under load (ROUNDS=n, default 20)
 	@ROUNDS=$${ROUNDS:-20} scripts/e2e.sh chaos

@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# Other projects' suites against a running node; docs/kafka.md says what each
+# failure and skip means. Not part of .ci/run: librdkafka's tests take a while.
+#   WHAT="kgo librdkafka java"   which suites (all)
+#   TESTS="0011 0030"            which tests of librdkafka (the gate list)
+#   KGO_RUN=TestGroup            which tests of kgo (those that talk to a broker)
+# Sources come with the package clients (Go modules, Debian source package, Maven)
+# and are built under .cache/suites; nothing of them is kept in the repository.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+what=${WHAT:-kgo librdkafka java}
+repository=$PWD
+cache=$PWD/.cache/suites
+mkdir -p "$cache"
+[ -x bin/mink ] || { echo "suites need bin/mink: run make build"; exit 1; }
+
+# --- the node ---------------------------------------------------------------
+
+data=$(mktemp -d)
+node=
+stop_node() {
+	if [ -n "$node" ]; then
+		kill "$node" 2>/dev/null || true
+		wait "$node" 2>/dev/null || true
+	fi
+	rm -rf "$data"
+}
+trap stop_node EXIT
+
+# start_node: sets node and broker. Ports are the kernel's choice.
+start_node() {
+	bin/mink serve --data-dir "$data" --listen 127.0.0.1:0 --kafka-listen 127.0.0.1:0 --http-listen 127.0.0.1:0 \
+		--default-partitions 4 >"$cache/node.out" 2>"$cache/node.log" &
+	node=$!
+	for _ in $(seq 300); do
+		broker=$(sed -nE 's/.* kafka ([^,]+), .*/\1/p' "$cache/node.out")
+		if [ -n "$broker" ]; then return; fi
+		kill -0 "$node" || break
+		sleep 0.1
+	done
+	echo "the node did not start:"
+	tail -n 20 "$cache/node.log"
+	exit 1
+}
+
+# --- results ----------------------------------------------------------------
+
+failed=0
+: >"$cache/results"
+# result SUITE TEST OUTCOME [DETAIL]
+result() {
+	printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}" | tee -a "$cache/results" | expand -t 14,60,70
+	if [ "$3" = FAIL ]; then failed=$((failed + 1)); fi
+}
+
+# --- franz-go ---------------------------------------------------------------
+
+# Its tests that talk to a broker. Transactions, share groups and KIP-848 are not served.
+kgo_run='^Test(UnknownGroupOffsetFetchPinned|Ping|Issue|Consume|DirectPartition|AddRemovePartitions|Pause|Pooling|Group|HookPollStart|Client_Produce)'
+kgo_skip='Txn|Share|848'
+
+suite_kgo() {
+	(cd core/e2e/interop/go && go test -c -o "$cache/kgo.test" github.com/twmb/franz-go/pkg/kgo)
+	local rc=0
+	(cd "$(cd core/e2e/interop/go && go list -f '{{.Dir}}' github.com/twmb/franz-go/pkg/kgo)" &&
+		KGO_SEEDS=$broker KGO_TEST_RF=1 KGO_TEST_RECORDS=${KGO_TEST_RECORDS:-50000} KGO_TEST_MAX_TOPIC_PARTS=4 KGO_LOG_LEVEL=none \
+			"$cache/kgo.test" -test.timeout 900s -test.v -test.run "${KGO_RUN:-$kgo_run}" -test.skip "$kgo_skip") >"$cache/kgo.log" 2>&1 || rc=$?
+	while read -r _ outcome name time; do
+		result kgo "$name" "${outcome%:}" "$time"
+	done < <(grep -E '^--- (PASS|FAIL|SKIP)' "$cache/kgo.log")
+	if [ $rc != 0 ] && ! grep -q '^--- FAIL' "$cache/kgo.log"; then result kgo "the run" FAIL "exit $rc, see .cache/suites/kgo.log"; fi
+}
+
+# --- librdkafka -------------------------------------------------------------
+
+gate="0001 0002 0003 0005 0008 0011 0012 0013 0015 0017 0018 0019 0022 0026 0029 0030 0031 0033 0034 0036 0041 0050 0051 0054
+0056 0061 0063 0067 0069 0070 0073 0082 0085 0086 0090 0091 0099 0102 0107 0111 0112 0113 0118 0130 0137 0140"
+
+# librdkafka_source: the distribution's source package, by an apt configuration of
+# its own that is the machine's with deb-src in place of deb.
+librdkafka_source() {
+	local apt=$cache/apt
+	mkdir -p "$apt/sources" "$apt/lists/partial"
+	for f in /etc/apt/sources.list.d/debian*.sources /etc/apt/sources.list; do
+		if [ -f "$f" ]; then sed -E 's/^Types:.*/Types: deb-src/; s/^deb /deb-src /' "$f" >"$apt/sources/$(basename "$f")"; fi
+	done
+	[ ! -f "$apt/sources/sources.list" ] || mv "$apt/sources/sources.list" "$apt/sources/machine.list"
+	local options=(-o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt/sources" -o Dir::State::lists="$apt/lists" -o APT::Sandbox::User=)
+	apt-get "${options[@]}" -q update
+	(cd "$cache" && rm -rf librdkafka-*/ && apt-get "${options[@]}" -q source --only-source librdkafka)
+}
+
+librdkafka_build() {
+	local need=() p
+	for p in gcc g++ make python3 dpkg-dev zlib1g-dev libssl-dev libzstd-dev liblz4-dev libcurl4-openssl-dev rapidjson-dev; do
+		dpkg -s "$p" >/dev/null 2>&1 || command -v "$p" >/dev/null || need+=("$p")
+	done
+	if [ ${#need[@]} -gt 0 ]; then
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${need[@]}"
+	fi
+	[ -n "$(ls -d "$cache"/librdkafka-*/ 2>/dev/null)" ] || librdkafka_source
+	cd "$cache"/librdkafka-*/
+	[ -f Makefile.config ] || ./configure --disable-gssapi
+	make -j"${JOBS:-1}" libs
+	make -j"${JOBS:-1}" -C tests build
+}
+
+suite_librdkafka() {
+	if [ ! -f "$cache/librdkafka.built" ]; then
+		if ! (set -e; librdkafka_build) >"$cache/librdkafka.build.log" 2>&1; then
+			tail -n 5 "$cache/librdkafka.build.log"
+			result librdkafka build FAIL "see .cache/suites/librdkafka.build.log"
+			return
+		fi
+		touch "$cache/librdkafka.built"
+	fi
+	local dir test rc outcome start
+	dir=$(echo "$cache"/librdkafka-*/)
+	printf 'bootstrap.servers=%s\n' "$broker" >"$cache/librdkafka.conf"
+	mkdir -p "$cache/librdkafka.logs"
+	for test in ${TESTS:-$gate}; do
+		start=$SECONDS rc=0
+		(cd "$dir/tests" && LD_LIBRARY_PATH=../src:../src-cpp RDKAFKA_TEST_CONF=$cache/librdkafka.conf TEST_KAFKA_VERSION=3.9.0 TESTS=$test \
+			timeout -k 10 400 ./test-runner -Q -p1) >"$cache/librdkafka.logs/$test.log" 2>&1 || rc=$?
+		outcome=PASS
+		if [ $rc != 0 ]; then
+			outcome=FAIL
+		elif ! grep -qE "${test}_[A-Za-z0-9_]+ +\| +PASSED" "$cache/librdkafka.logs/$test.log"; then
+			outcome=SKIP
+		fi
+		result librdkafka "$test" $outcome "$((SECONDS - start)) s"
+	done
+}
+
+# --- Apache Kafka's tools ---------------------------------------------------
+
+suite_java() {
+	local lib=$cache/java/lib pom=$repository/core/e2e/interop/java/pom.xml
+	if ! cmp -s "$pom" "$cache/java/pom.xml"; then
+		rm -rf "$cache/java"
+		mkdir -p "$cache/java"
+		mvn -B -q -f "$pom" -Ptools dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$lib"
+		cp "$pom" "$cache/java/pom.xml"
+	fi
+	java_tool() { timeout 180 java -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -cp "$lib/*" "org.apache.kafka.tools.$1" "${@:2}"; }
+	# tool NAME CHECK CLASS ARGS...: CHECK is a pattern that the output must have.
+	tool() {
+		local log=$cache/java.$1.log start=$SECONDS
+		if java_tool "${@:3}" >"$log" 2>&1 && grep -qE "$2" "$log"; then
+			result java "$1" PASS "$((SECONDS - start)) s"
+		else
+			result java "$1" FAIL "see $log"
+		fi
+	}
+	tool VerifiableProducer '"acked":5000.*|"num_acked":5000|5000' VerifiableProducer --bootstrap-server "$broker" --topic verifiable \
+		--max-messages 5000 --acks -1
+	tool VerifiableConsumer '"name":"offsets_committed"' VerifiableConsumer --bootstrap-server "$broker" --topic verifiable \
+		--group-id verifiable --max-messages 5000 --reset-policy earliest
+	tool ProducerPerformance '200000 records sent' ProducerPerformance --topic perf --num-records 200000 --record-size 200 --throughput -1 \
+		--producer-props "bootstrap.servers=$broker"
+	tool ConsumerPerformance '200[0-9]{3}' ConsumerPerformance --bootstrap-server "$broker" --topic perf --messages 200000 --timeout 60000
+}
+
+start_node
+for suite in $what; do
+	case $suite in
+	kgo | librdkafka | java) "suite_$suite" ;;
+	*) echo "no such suite: $suite"; exit 2 ;;
+	esac
+done
+echo
+awk -F'\t' '{ n[$1" "$3]++ } END { for (k in n) print k": "n[k] }' "$cache/results" | sort
+kill -0 "$node" 2>/dev/null || { echo "the node has ended: see .cache/suites/node.log"; exit 1; }
+if [ $failed -gt 0 ]; then exit 1; fi
