@@ -214,7 +214,9 @@ func (w *Writer) newBulk(slot uint64, chunks [][]byte, crc uint32) (*bulk, error
 func (w *Writer) Run(ctx context.Context) error {
 	w.mu.Lock()
 	refuse := w.mu.running || w.mu.closed
-	w.mu.running = true
+	if !refuse { // or Close would wait for a Run that never was
+		w.mu.running = true
+	}
 	w.mu.Unlock()
 	if refuse {
 		return fmt.Errorf("wal %s: run twice or after close: %w", w.id, mink.ErrInvalid)

@@ -451,6 +451,21 @@ func TestCloseWithoutRun(t *testing.T) {
 	}
 }
 
+// A Run that was refused is none that a second Close could wait for.
+func TestCloseAfterARefusedRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, err := NewWriter(Default(), pages2(), modelWAL, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		if err := w.Run(t.Context()); !errors.Is(err, mink.ErrInvalid) {
+			t.Error("ran after close:", err)
+		}
+		w.Close()
+	})
+}
+
 type overwriting struct{ objstore.Store }
 
 func (o overwriting) Capabilities() objstore.Capabilities {
