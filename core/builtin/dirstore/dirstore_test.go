@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -175,6 +176,35 @@ func TestOpenRefusesWhatIsNotAStore(t *testing.T) {
 	if err != nil || len(page.Objects) != 0 {
 		t.Fatalf("%v, %v", page, err)
 	}
+}
+
+// Two processes make one store at once: the slower one looks for the marker just
+// before the faster one has made it and put an object.
+func TestOpenWhileAnotherMakesTheStore(t *testing.T) {
+	disk := fault.NewCrashFS(1)
+	cfg := dirstore.Config{Dir: "/d", Files: disk.Process(-1)}
+	first, err := dirstore.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, first)
+	if err := put(t.Context(), first, "wal/1/0", "v"); err != nil {
+		t.Fatal(err)
+	}
+	looked := false
+	disk.Fail(func(op fault.FileOp, name string) error {
+		if op == fault.FileOpen && strings.HasSuffix(name, "/%this-is-a-mink-store") && !looked {
+			looked = true
+			return fs.ErrNotExist
+		}
+		return nil
+	})
+	cfg.Files = disk.Process(-1)
+	second, err := dirstore.Open(t.Context(), cfg)
+	if err != nil || !looked {
+		t.Fatalf("looked: %v, %v", looked, err)
+	}
+	closeAtEnd(t, second)
 }
 
 func TestForeignFilesAreNotListed(t *testing.T) {

@@ -133,7 +133,12 @@ func (s *Store) checkFormat() (unmarked bool, err error) {
 			return false, s.explain("read", s.root, err)
 		}
 		for _, n := range names {
-			if n != tempDir && n != "lost+found" && n != formatFile {
+			if n == formatFile { // made meanwhile, by another that opens it
+				return s.checkFormat()
+			}
+		}
+		for _, n := range names {
+			if n != tempDir && n != "lost+found" {
 				return false, fmt.Errorf("%w: the directory holds %q but is not a Mink store; give an empty or a new one", objstore.ErrInvalid, n)
 			}
 		}
