@@ -84,6 +84,13 @@ func (s *Store) CompleteUpload(ctx context.Context, req objstore.CompleteUploadR
 	return resp, nil
 }
 
+// Uploads is how many multipart uploads are neither completed nor aborted.
+func (s *Store) Uploads() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.uploads)
+}
+
 func (u *upload) bytes() int64 {
 	var n int64
 	for _, p := range u.parts {

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -56,7 +57,9 @@ func (s *Summary) Items() []plan.Item {
 // its error (mink.ErrInvalid: the order or a value is impossible).
 type Builder struct {
 	err    error
-	chunks [][]byte // [0] is the header's
+	chunks [][]byte // not taken yet; [0] is the header's
+	head   []byte   // once taken
+	taken  int64    // [0, taken) of the object was handed out
 	arena  []byte   // where the builder's own bytes go; never reallocated, only replaced
 	pos    int64    // where the next block begins
 	crc    uint32   // of bytes [HeaderLen, pos)
@@ -76,7 +79,8 @@ type Builder struct {
 
 	referred int64 // bytes of frames that the chunks refer to
 
-	checkpoints [][]byte // header, data, header, data, ...
+	checkpoints     [][]byte // header, data, header, data, ...
+	checkpointBytes int64
 }
 
 // NewBuilder returns an empty builder for about so many blocks (0: unknown).
@@ -103,6 +107,62 @@ func (b *Builder) Len() int64 {
 		n += int64(BlockHeaderLen + len(b.table) + b.payload)
 	}
 	return n
+}
+
+// Blocks is how many blocks are closed so far: what the index grows with.
+func (b *Builder) Blocks() int { return len(b.index.Blocks) }
+
+// CheckpointLen is how many bytes of checkpoints will follow the blocks.
+func (b *Builder) CheckpointLen() int64 { return b.checkpointBytes }
+
+// Ready is how many bytes Take would hand out.
+func (b *Builder) Ready() int64 { return b.pos - b.taken }
+
+// Take hands out the object as far as it is finished, for one that is written in
+// parts: the header and the blocks that are closed, less what was taken before.
+// All that is taken and then Finish's chunks are the object. Every call, and
+// Finish, must be given the same header.
+func (b *Builder) Take(h Header) ([][]byte, error) {
+	if err := b.begin(h); err != nil {
+		return nil, err
+	}
+	end := len(b.chunks)
+	if b.frames > 0 {
+		end = b.slot
+	}
+	out := b.handOut(b.chunks[:end:end])
+	b.chunks = append(make([][]byte, 1, len(b.chunks)-end+8), b.chunks[end:]...)
+	if b.frames > 0 {
+		b.slot = 1
+	}
+	b.taken = b.pos
+	return out, nil
+}
+
+// begin makes the header's bytes, or checks that they are the ones that were
+// taken.
+func (b *Builder) begin(h Header) error {
+	if b.err != nil {
+		return b.err
+	}
+	if h.Kind < plan.KindWAL || h.Kind > plan.KindStream {
+		return b.fail("object kind %d", h.Kind)
+	}
+	head := AppendHeader(make([]byte, 0, HeaderLen), h)
+	if b.head != nil && !bytes.Equal(head, b.head) {
+		return b.fail("another header than the one that was taken")
+	}
+	b.head = head
+	return nil
+}
+
+// handOut puts the header into its place, or leaves that out once it is taken.
+func (b *Builder) handOut(chunks [][]byte) [][]byte {
+	if b.taken > 0 {
+		return chunks[1:]
+	}
+	chunks[0] = b.head
+	return chunks
 }
 
 // Referred is how many bytes of the frames the object's chunks share with their
@@ -298,22 +358,21 @@ func (b *Builder) AddCheckpoint(stream mink.StreamID, end mink.Offset, data []by
 	if len(data) > 0 {
 		b.checkpoints = append(b.checkpoints, data)
 	}
+	b.checkpointBytes += int64(len(head) + len(data))
 	b.index.Checkpoints = append(b.index.Checkpoints, CheckpointInfo{Stream: stream, End: end, Len: uint32(CheckpointHeaderLen + len(data))})
 	return nil
 }
 
 // Finish completes the object under header h: the concatenation of chunks is the
-// object, and chunks[0] begins with its 64 header bytes. The builder cannot be
-// used again; chunks and summary are immutable from here on.
+// object (what Take has not handed out of it), and chunks[0] begins with its 64
+// header bytes. The builder cannot be used again; chunks and summary are
+// immutable from here on.
 func (b *Builder) Finish(h Header) (chunks [][]byte, sum Summary, err error) {
-	if h.Kind < plan.KindWAL || h.Kind > plan.KindStream {
-		return nil, Summary{}, b.fail("object kind %d", h.Kind)
+	if err := b.begin(h); err != nil {
+		return nil, Summary{}, err
 	}
 	b.closeBlock()
-	if b.err != nil {
-		return nil, Summary{}, b.err
-	}
-	pos, crc := b.pos, b.crc
+	head, pos, crc := b.head, b.pos, b.crc
 	for k := range b.index.Checkpoints {
 		b.index.Checkpoints[k].Pos = pos
 		pos += int64(b.index.Checkpoints[k].Len)
@@ -322,7 +381,6 @@ func (b *Builder) Finish(h Header) (chunks [][]byte, sum Summary, err error) {
 		crc = crcAdd(crc, c)
 	}
 	b.index.Pos = pos
-	head := AppendHeader(make([]byte, 0, HeaderLen), h)
 	tail := appendIndex(make([]byte, 0, indexMinLen+2*binary.MaxVarintLen64+24*len(b.index.Blocks)+12*len(b.index.Checkpoints)+FooterLen), &b.index)
 	indexLen := len(tail)
 	if indexLen > MaxIndexLen {
@@ -335,8 +393,7 @@ func (b *Builder) Finish(h Header) (chunks [][]byte, sum Summary, err error) {
 	})
 	crc = crcAdd(crc, tail)
 	size := pos + int64(len(tail))
-	b.chunks[0] = head
-	chunks = append(append(b.chunks, b.checkpoints...), tail)
+	chunks = append(append(b.handOut(b.chunks), b.checkpoints...), tail)
 
 	sum = b.sum
 	sum.Header, sum.Size, sum.Index = h, size, &b.index

@@ -8,15 +8,6 @@ func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 func crcAdd(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }
 
-// Checksum is the CRC32C of chunks, as objstore.PutRequest wants it.
-func Checksum(chunks ...[]byte) uint32 {
-	var crc uint32
-	for _, c := range chunks {
-		crc = crcAdd(crc, c)
-	}
-	return crc
-}
-
 // castagnoliPoly is the CRC32C polynomial, bit-reversed.
 const castagnoliPoly = 0x82f63b78
 

@@ -73,7 +73,7 @@ const (
 //	24  wal nonce u64        the registration's
 //	32  seq u64              slot of the log, or object counter
 //	40  nonce u64            random per object: "is this the one that I wrote?"
-//	48  created u64          ms, the writer's clock: information only
+//	48  created u64          ms, the writer's clock
 //	56  reserved u32         zero
 //	60  crc32c u32           of bytes 0..59
 type Header struct {
@@ -82,7 +82,8 @@ type Header struct {
 	Seq    uint64
 	Nonce  uint64
 	Window uint16 // KindWAL: most unacknowledged slots its writer allows
-	// CreatedMs is the writer's clock; for people, never for decisions.
+	// CreatedMs is the writer's clock. What is safe never depends on it; when a merge
+	// is due does.
 	CreatedMs int64
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
 	"pgregory.net/rapid"
 )
 
@@ -135,24 +136,45 @@ func TestObjectsReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawContent(t)
 		b := NewBuilder(rapid.IntRange(0, 3).Draw(t, "hint"))
+		var taken [][]byte
+		var sent []byte // a copy: what was taken must not change any more
+		take := func() {
+			if rapid.IntRange(0, 9).Draw(t, "take") > 0 {
+				return
+			}
+			ready := b.Ready()
+			part, err := b.Take(want.header)
+			if err != nil || objstore.SizeOf(part) != ready || b.Ready() != 0 {
+				t.Fatalf("took %d bytes, %d were ready, %d are: %v", objstore.SizeOf(part), ready, b.Ready(), err)
+			}
+			taken, sent = append(taken, part...), append(sent, bytes.Join(part, nil)...)
+		}
 		for _, r := range want.runs {
-			if err := b.AddFrames(r.stream, r.frames...); err != nil {
-				t.Fatal(err)
+			for _, f := range r.frames {
+				if err := b.AddFrame(r.stream, &f); err != nil {
+					t.Fatal(err)
+				}
+				take()
 			}
 		}
 		for _, p := range want.checkpoints {
 			if err := b.AddCheckpoint(p.stream, p.end, p.data); err != nil {
 				t.Fatal(err)
 			}
+			take()
 		}
-		blocks := b.Len()
-		chunks, sum, err := b.Finish(want.header)
+		blocks, checkpoints := b.Len(), b.CheckpointLen()
+		rest, sum, err := b.Finish(want.header)
 		if err != nil {
 			t.Fatal(err)
 		}
+		chunks := append(taken, rest...)
+		if !bytes.HasPrefix(bytes.Join(chunks, nil), sent) {
+			t.Fatal("bytes changed after they were taken")
+		}
 		whole := bytes.Join(chunks, nil)
-		if int64(len(whole)) != sum.Size || Checksum(whole) != sum.CRC || Checksum(chunks...) != sum.CRC {
-			t.Fatalf("summary says %d bytes, crc %08x; are %d, %08x", sum.Size, sum.CRC, len(whole), Checksum(whole))
+		if int64(len(whole)) != sum.Size || objstore.Checksum(whole) != sum.CRC || objstore.Checksum(chunks...) != sum.CRC {
+			t.Fatalf("summary says %d bytes, crc %08x; are %d, %08x", sum.Size, sum.CRC, len(whole), objstore.Checksum(whole))
 		}
 		got, err := read(whole)
 		if err != nil {
@@ -177,8 +199,8 @@ func TestObjectsReadBack(t *testing.T) {
 				t.Fatalf("block %d overlaps", k)
 			}
 		}
-		if blocks != length {
-			t.Fatalf("Len said %d bytes of blocks, are %d", blocks, length)
+		if blocks != length || checkpoints != x.Pos-HeaderLen-length {
+			t.Fatalf("Len said %d bytes of blocks and %d of checkpoints, are %d in all, %d of blocks", blocks, checkpoints, x.Pos-HeaderLen, length)
 		}
 		checkItems(t, want, x.Items(plan.ObjectID{Epoch: 1, Kind: plan.KindWAL, Seq: 1}))
 	})
@@ -452,6 +474,21 @@ func TestChunksReferenceSlabs(t *testing.T) {
 	}
 	if len(chunks) != 4 || &chunks[2][0] != &slab[0] || len(chunks[2]) != len(slab) {
 		t.Errorf("%d chunks; want header, block header and table, the slab itself, index and footer", len(chunks))
+	}
+}
+
+func TestPartsHaveOneHeader(t *testing.T) {
+	b := NewBuilder(0)
+	if err := b.AddFrame(1, &Frame{Span: 1, Bytes: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	h := sample().header
+	if part, err := b.Take(h); err != nil || objstore.SizeOf(part) != HeaderLen {
+		t.Fatalf("%d bytes are finished while the first block is open: %v", objstore.SizeOf(part), err)
+	}
+	h.Nonce++
+	if _, _, err := b.Finish(h); !errors.Is(err, mink.ErrInvalid) {
+		t.Errorf("an object with two headers: %v", err)
 	}
 }
 

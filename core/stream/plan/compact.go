@@ -16,12 +16,16 @@ type CompactionPolicy struct {
 	Tiers       uint8 // number of tiers; runs of the last one merge among themselves
 	InputsMax   int   // most objects of one merge; two runs are merged whatever they have
 	BytesMax    int64 // tier 0: bytes at which a merge takes no more inputs: it is all or nothing
-	ObjectBytes int64 // size at which outputs are cut; bigger ones are not merged per stream
+	ObjectBytes int64 // size at which outputs are cut
+	StreamBytes int64 // objects of one stream are merged until they are half as large
 }
 
 // DefaultCompaction is the design's: 8 runs of tier t make one of t+1, 4 tiers.
 func DefaultCompaction() CompactionPolicy {
-	return CompactionPolicy{Inputs: 8, Bytes: 256 << 20, AgeMs: 10 * 60 * 1000, Tiers: 4, InputsMax: 64, BytesMax: 2 << 30, ObjectBytes: 128 << 20}
+	return CompactionPolicy{
+		Inputs: 8, Bytes: 256 << 20, AgeMs: 10 * 60 * 1000, Tiers: 4, InputsMax: 64, BytesMax: 2 << 30,
+		ObjectBytes: 1 << 30, StreamBytes: 128 << 20,
+	}
 }
 
 // Job is one merge: the objects to read and the tier of what it makes.
@@ -118,10 +122,11 @@ func planRuns(p CompactionPolicy, objects []Object) (Job, bool) {
 // planStreamObjects merges the small objects of one busy stream: without it a
 // stream that fills one object per upload would gather thousands of ranges.
 func planStreamObjects(p CompactionPolicy, objects []Object, streamOf func(ObjectID) (mink.StreamID, bool)) (Job, bool) {
+	enough := min(p.StreamBytes, p.ObjectBytes) // what a cut leaves must not be merged again for ever
 	small := map[mink.StreamID][]ObjectID{}
 	bytes := map[mink.StreamID]int64{}
 	for _, o := range objects {
-		if o.ID.Kind != KindStream || o.Size*2 >= p.ObjectBytes {
+		if o.ID.Kind != KindStream || o.Size*2 >= enough {
 			continue
 		}
 		s, ok := streamOf(o.ID)
@@ -130,7 +135,7 @@ func planStreamObjects(p CompactionPolicy, objects []Object, streamOf func(Objec
 		}
 		small[s] = append(small[s], o.ID)
 		bytes[s] += o.Size
-		if len(small[s]) >= p.Inputs || len(small[s]) >= 2 && bytes[s] >= p.ObjectBytes {
+		if len(small[s]) >= p.Inputs || len(small[s]) >= 2 && bytes[s] >= enough {
 			return Job{Sources: small[s], Tier: 1}, true
 		}
 	}

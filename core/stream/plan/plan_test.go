@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -409,6 +410,10 @@ func TestPlanCompaction(t *testing.T) {
 	for i := range huge {
 		huge[i].Size = 600 << 20
 	}
+	wide := make0(9, plan.KindStream, 0, each)
+	for i := range wide {
+		wide[i].Size = 64 << 20
+	}
 	for _, tc := range []struct {
 		name    string
 		objects []plan.Object
@@ -430,6 +435,7 @@ func TestPlanCompaction(t *testing.T) {
 		{"eight runs", make0(8, plan.KindStreamSet, 1, each), 100, noStream, 8, 2},
 		{"last tier merges with itself", make0(9, plan.KindStreamSet, 3, each), 100, noStream, 8, 3},
 		{"stream objects", make0(9, plan.KindStream, 0, each), 100, one, 8, 1},
+		{"large stream objects stay", wide, 1 << 40, one, 0, 0},
 		{"stream objects of many streams", make0(9, plan.KindStream, 0, each), 1 << 40, func(id plan.ObjectID) (mink.StreamID, bool) { return mink.StreamID(id.Seq), true }, 0, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -466,6 +472,21 @@ func TestCompactorIsOneLiveNode(t *testing.T) {
 	for w, n := range count {
 		if n < 60 {
 			t.Errorf("node %d got %d of 300", w.Node, n)
+		}
+	}
+}
+
+// Key and ParseSeq agree, and nothing else is a number of a key.
+func TestSeqOfAKey(t *testing.T) {
+	w := walID(1)
+	for _, seq := range []uint64{0, 7, 1 << 63, 1<<64 - 1} {
+		if got, ok := plan.ParseSeq(strings.TrimPrefix(plan.Key(w, plan.KindWAL, seq), plan.WALPrefix(w))); !ok || got != seq {
+			t.Errorf("%d came back as %d, %v", seq, got, ok)
+		}
+	}
+	for _, s := range []string{"", "7", "0000000000000000000", "000000000000000000007", "+0000000000000000007", "-0000000000000000007", "0000000000000000000x", "0_000000000000000007", "99999999999999999999"} {
+		if got, ok := plan.ParseSeq(s); ok {
+			t.Errorf("%q is taken for %d", s, got)
 		}
 	}
 }

@@ -96,10 +96,9 @@ func (s Stream) Replace(isSource func(ObjectID) bool, items []Item) (Stream, err
 	last := mink.Offset(0)
 	newCheck, newCheckEnd, lost := s.Checkpoint, s.CheckEnd, isSource(s.Checkpoint) && !s.Checkpoint.IsZero()
 	for _, it := range items {
-		if it.Start < last || it.End < it.Start {
-			if !(it.Checkpoint && it.Start == it.End) {
-				return s, fmt.Errorf("stream %d: item [%d, %d) is out of order: %w", s.ID, it.Start, it.End, mink.ErrInvalid)
-			}
+		checkpointAlone := it.Checkpoint && it.Start == it.End // may stand anywhere
+		if !checkpointAlone && (it.Start < last || it.End < it.Start) {
+			return s, fmt.Errorf("stream %d: item [%d, %d) is out of order: %w", s.ID, it.Start, it.End, mink.ErrInvalid)
 		}
 		if it.Checkpoint && (it.End > newCheckEnd || lost && it.End == newCheckEnd) {
 			newCheck, newCheckEnd, lost = it.Object, it.End, false

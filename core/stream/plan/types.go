@@ -6,6 +6,7 @@ package plan
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -78,6 +79,16 @@ func Key(w WALID, kind ObjectKind, seq uint64) string {
 	default:
 		return fmt.Sprintf("%s%020d-so", DataPrefix(w), seq)
 	}
+}
+
+// ParseSeq reads the 20 digits that Key writes for a slot or a counter. ok is
+// false for anything else.
+func ParseSeq(digits string) (seq uint64, ok bool) {
+	if len(digits) != 20 {
+		return 0, false
+	}
+	seq, err := strconv.ParseUint(digits, 10, 64)
+	return seq, err == nil
 }
 
 // Range says that offsets [Start, End) of a stream are found in Object. The

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -37,7 +36,7 @@ func Probe(ctx context.Context, store objstore.Store, node mink.NodeID, nonce ui
 
 func probe(ctx context.Context, store objstore.Store, prefix, key string) error {
 	data := []byte("mink probe " + key)
-	req := objstore.PutRequest{Key: key, Chunks: [][]byte{data}, CreateOnly: true, CRC32C: object.Checksum(data), HasCRC32C: true}
+	req := objstore.PutRequest{Key: key, Chunks: [][]byte{data}, CreateOnly: true, CRC32C: objstore.Checksum(data), HasCRC32C: true}
 	if _, err := store.Put(ctx, req); err != nil {
 		return err
 	}

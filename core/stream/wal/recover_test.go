@@ -378,7 +378,7 @@ func TestRecoverStops(t *testing.T) {
 	}
 	later := bytes.Join(bulkChunks(t, modelWAL, 1, 4, 1, 1), nil)
 	later[6]++ // version
-	binary.LittleEndian.PutUint32(later[60:], object.Checksum(later[:60]))
+	binary.LittleEndian.PutUint32(later[60:], objstore.Checksum(later[:60]))
 	put(t, mem, key(1), later)
 	if _, err := Recover(t.Context(), recoverConfig(mem, 0)); !errors.Is(err, mink.ErrUnsupported) {
 		t.Errorf("a bulk of a later version: %v", err)

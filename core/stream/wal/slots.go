@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"strconv"
 	"strings"
 
 	"github.com/mink-project/mink/core/stream/object"
@@ -45,19 +44,11 @@ func listPage(ctx context.Context, store objstore.Store, id plan.WALID, from uin
 	p := page{last: after, more: resp.More && len(resp.Objects) > 0, slots: make([]Slot, 0, len(resp.Objects))}
 	for _, o := range resp.Objects {
 		p.last = o.Key
-		if seq, ok := parseSlot(strings.TrimPrefix(o.Key, prefix)); ok && seq >= from {
+		if seq, ok := plan.ParseSeq(strings.TrimPrefix(o.Key, prefix)); ok && seq >= from && seq <= maxSlot {
 			p.slots = append(p.slots, Slot{Seq: seq, Key: o.Key, Size: o.Size})
 		}
 	}
 	return p, nil
-}
-
-func parseSlot(name string) (uint64, bool) {
-	if len(name) != 20 {
-		return 0, false
-	}
-	seq, err := strconv.ParseUint(name, 10, 64)
-	return seq, err == nil && seq <= maxSlot
 }
 
 // Slots lists the occupied slots of [from, to), in order, page by page. It ends
@@ -97,7 +88,7 @@ func (d *driver) putTombstone(ctx context.Context, slot uint64) (free bool, err 
 	b := object.Tombstone(d.cfg.WAL, slot, d.cfg.Nonce)
 	req := objstore.PutRequest{
 		Key: plan.Key(d.cfg.WAL, plan.KindTombstone, slot), Chunks: [][]byte{b},
-		CreateOnly: true, CRC32C: object.Checksum(b), HasCRC32C: true,
+		CreateOnly: true, CRC32C: objstore.Checksum(b), HasCRC32C: true,
 	}
 	// An attempt whose answer is lost is repeated: if it landed, the next one finds
 	// the slot taken, and reading it shows a tombstone.
