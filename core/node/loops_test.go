@@ -3,12 +3,14 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/sim"
@@ -18,21 +20,11 @@ import (
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// loopStatus is the same of every kind of loop.
-type loopStatus struct {
-	interval       time.Duration
-	runs, failures int64
-	last           string
-}
-
-func loops(p *sim.Process) map[string]loopStatus {
-	out := map[string]loopStatus{}
+func loops(p *sim.Process) map[string]loop.Status {
+	out := map[string]loop.Status{}
 	st := p.Node().Stats()
-	for _, l := range append(st.Loops, p.Coordinator().Loops()...) {
-		out[l.Name] = loopStatus{l.Interval, int64(l.Runs), int64(l.Failures), l.LastError}
-	}
-	for _, l := range st.Engine.Loops {
-		out[l.Name] = loopStatus{l.Interval, l.Runs, l.Failures, l.Error}
+	for _, l := range slices.Concat(st.Loops, p.Coordinator().Loops(), st.Engine.Loops) {
+		out[l.Name] = l
 	}
 	return out
 }
@@ -42,7 +34,7 @@ func TestEveryLoopFiresAtItsIntervalAndSurvivesFailures(t *testing.T) {
 		p := w.StartReady(1)
 		_, refs := p.Topic("t", 1, map[string]string{"log_ttl": "10s"})
 		const d = 60 * time.Second
-		watch := func() (before, after map[string]loopStatus) {
+		watch := func() (before, after map[string]loop.Status) {
 			before = loops(p)
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 				_, _ = p.TryAppend(refs[0], "x")
@@ -52,29 +44,29 @@ func TestEveryLoopFiresAtItsIntervalAndSurvivesFailures(t *testing.T) {
 		before, after := watch()
 		for _, name := range []string{"heartbeat", "log retention", "lease", "coordinator tick", "wal recovery", "metadata snapshot", "wal upload", "compaction", "object deletion", "orphan sweep"} {
 			l := after[name]
-			if l.interval == 0 {
+			if l.Interval == 0 {
 				t.Errorf("there is no loop %q", name)
 				continue
 			}
 			// A run takes time, and wake-ups add runs: within a factor of two.
-			if ran, want := l.runs-before[name].runs, int64(d/l.interval); ran < want/2 || ran > 2*want+2 {
-				t.Errorf("%s ran %d times in %v, its interval is %v", name, ran, d, l.interval)
+			if ran, want := l.Runs-before[name].Runs, uint64(d/l.Interval); ran < want/2 || ran > 2*want+2 {
+				t.Errorf("%s ran %d times in %v, its interval is %v", name, ran, d, l.Interval)
 			}
-			if l.failures != 0 {
-				t.Errorf("%s failed in a world without faults: %s", name, l.last)
+			if l.Failures != 0 {
+				t.Errorf("%s failed in a world without faults: %s", name, l.LastError)
 			}
 		}
 
 		// Nothing of the store but its log works: loops fail and go on.
 		dead := p.Faults.Inject(fault.Rule{Prefix: "data/", Do: fault.FailBefore(objstore.ErrUnavailable)})
 		_, after = watch()
-		if l := after["wal upload"]; l.failures < 3 || l.last == "" {
+		if l := after["wal upload"]; l.Failures < 3 || l.LastError == "" {
 			t.Errorf("uploads to a dead store: %+v", l)
 		}
 		dead.Remove()
 		before, after = watch()
 		for name, l := range after {
-			if l.last != "" || l.runs == before[name].runs {
+			if l.LastError != "" || l.Runs == before[name].Runs {
 				t.Errorf("%s does not run again: %+v", name, l)
 			}
 		}
@@ -177,6 +169,32 @@ func TestObjectsOfADroppedTableGo(t *testing.T) {
 			}
 			return true
 		})
+	})
+}
+
+// Objects go though no life of the node is as long as a read may take.
+func TestObjectsGoThoughTheNodeRestarts(t *testing.T) {
+	cfg := sim.Quiet(1)
+	cfg.Node = func(c *node.Config) { c.Stream.ReadTimeout = 30 * time.Second }
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		table, refs := p.Topic("t", 1, nil)
+		p.Append(refs[0], strings.Repeat("x", 1000))
+		time.Sleep(3 * time.Second)
+		if err := p.Node().DropTable(context.Background(), table.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		if n := stored(t, w, "data/"); n == 0 {
+			t.Fatal("nothing was uploaded")
+		}
+		for range 4 {
+			time.Sleep(10 * time.Second)
+			p.Crash()
+			p = w.StartReady(1)
+		}
+		if n := stored(t, w, "data/"); n != 0 {
+			t.Errorf("%d objects of the dropped table are left", n)
+		}
 	})
 }
 

@@ -87,11 +87,5 @@ func (p *parts) loops() []loop.Status {
 	s := p.node.Stats()
 	out := append([]loop.Status{}, s.Loops...)
 	out = append(out, p.coordinator.Loops()...)
-	for _, l := range s.Engine.Loops {
-		out = append(out, loop.Status{
-			Name: l.Name, Interval: l.Interval, LastEnd: l.Last, Next: l.Next,
-			Runs: uint64(l.Runs), Failures: uint64(l.Failures), LastError: l.Error,
-		})
-	}
-	return out
+	return append(out, s.Engine.Loops...)
 }

@@ -239,10 +239,10 @@ func TestBackPressure(t *testing.T) {
 		for _, s := range all[1:] {
 			pour(s)
 		}
-		time.Sleep(time.Second)
 		if got := n.Stats().LogCacheBytes; got > 4<<20 || got < 3<<20 {
 			t.Errorf("%d bytes accounted at the limit of 4 MiB", got)
 		}
+		time.Sleep(time.Second)
 		block.Remove()
 		time.Sleep(time.Minute)
 		if again := pour(all[0]); again < first*9/10 {
@@ -391,21 +391,21 @@ func TestLoopsFireAndSurvive(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		for _, l := range n.Stats().Loops {
-			want := int64(24 * time.Hour / l.Interval)
-			if l.Runs < want-1 || l.Runs > want+2 || l.Error != "" || time.Until(l.Next) > l.Interval {
-				t.Errorf("%s: %d runs in a day at %s, error %q", l.Name, l.Runs, l.Interval, l.Error)
+			want := uint64(24 * time.Hour / l.Interval)
+			if l.Runs < want-1 || l.Runs > want+2 || l.LastError != "" || time.Until(l.Next) > l.Interval {
+				t.Errorf("%s: %d runs in a day at %s, error %q", l.Name, l.Runs, l.Interval, l.LastError)
 			}
 		}
 		broken := n.store.Inject(fault.Rule{Prefix: "data/", Do: fault.FailBefore(objstore.ErrUnavailable)})
 		w.put(s, 1, ckptFrame)
 		time.Sleep(time.Minute)
 		up := n.Stats().Loops[0]
-		if up.Failures == 0 || up.Error == "" {
+		if up.Failures == 0 || up.LastError == "" {
 			t.Fatalf("%+v", up)
 		}
 		broken.Remove()
 		time.Sleep(time.Minute)
-		if up = n.Stats().Loops[0]; up.Error != "" {
+		if up = n.Stats().Loops[0]; up.LastError != "" {
 			t.Fatalf("still failing: %+v", up)
 		}
 		if v, _ := w.meta.View().Stream(1); v.End != 2 {

@@ -7,17 +7,6 @@ import (
 	"github.com/mink-project/mink/core/internal/loop"
 )
 
-// LoopStats is how one background loop fares.
-type LoopStats struct {
-	Name     string        `json:"name"`
-	Interval time.Duration `json:"interval"`
-	Runs     int64         `json:"runs"`
-	Failures int64         `json:"failures"`
-	Last     time.Time     `json:"last"` // end of the last run; zero: none yet
-	Next     time.Time     `json:"next"`
-	Error    string        `json:"error,omitempty"` // of the last run
-}
-
 // newLoops makes the background jobs; the first is the upload.
 func (e *Engine) newLoops() []*loop.Loop {
 	loopOf := func(name string, every time.Duration, run func(context.Context) error) *loop.Loop {
@@ -43,12 +32,5 @@ func (e *Engine) hurryUpload() {
 	}
 	if upload := e.loops[0]; upload.Status().LastError == "" {
 		upload.Trigger()
-	}
-}
-
-func loopStats(s loop.Status) LoopStats {
-	return LoopStats{
-		Name: s.Name, Interval: s.Interval, Runs: int64(s.Runs), Failures: int64(s.Failures),
-		Last: s.LastEnd, Next: s.Next, Error: s.LastError,
 	}
 }

@@ -3,29 +3,30 @@ package stream
 import (
 	"sync/atomic"
 
+	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/stream/cache"
 )
 
 // Stats is a snapshot of an engine's counters and gauges.
 type Stats struct {
-	Loops []LoopStats `json:"loops"`
+	Loops []loop.Status
 
-	Streams         int    `json:"streams"`
-	LogCacheBytes   int64  `json:"log_cache_bytes"` // accounted, open bulk included
-	PinnedBytes     int64  `json:"pinned_bytes"`    // of these: not uploaded yet
-	InFlight        int    `json:"in_flight"`       // WAL slots submitted, not acknowledged
-	Bulks           int64  `json:"bulks"`           // WAL objects acknowledged
-	BulkBytes       int64  `json:"bulk_bytes"`      // their size
-	Puts            int64  `json:"puts"`            // stream objects written
-	PutBytes        int64  `json:"put_bytes"`       // their size
-	Gets            int64  `json:"gets"`            // ranged reads
-	GetBytes        int64  `json:"get_bytes"`       //
-	Compactions     int64  `json:"compactions"`     // merges committed
-	ObjectsDeleted  int64  `json:"objects_deleted"` // destroyed objects
-	SlotsDeleted    int64  `json:"slots_deleted"`   // WAL slots
-	OrphansDeleted  int64  `json:"orphans_deleted"` // by the sweep
-	TrimsHeld       int    `json:"trims_held"`      // streams whose trim waits for a checkpoint
-	WALTrim         uint64 `json:"wal_trim"`        // committed
+	Streams         int
+	LogCacheBytes   int64  // accounted, open bulk included
+	PinnedBytes     int64  // of these: not uploaded yet
+	InFlight        int    // WAL slots submitted, not acknowledged
+	Bulks           int64  // WAL objects acknowledged
+	BulkBytes       int64  // their size
+	Puts            int64  // stream objects written
+	PutBytes        int64  // their size
+	Gets            int64  // ranged reads
+	GetBytes        int64  //
+	Compactions     int64  // merges committed
+	ObjectsDeleted  int64  // destroyed objects
+	SlotsDeleted    int64  // WAL slots
+	OrphansDeleted  int64  // by the sweep
+	TrimsHeld       int    // streams whose trim waits for a checkpoint
+	WALTrim         uint64 // committed
 	Blocks, Indexes cache.Stats
 }
 
@@ -45,7 +46,7 @@ func (e *Engine) Stats() Stats {
 		Blocks: e.blocks.Stats(), Indexes: e.indexes.Stats(),
 	}
 	for _, l := range e.loops {
-		st.Loops = append(st.Loops, loopStats(l.Status()))
+		st.Loops = append(st.Loops, l.Status())
 	}
 	e.app.Lock()
 	st.Streams = len(e.app.streams)
