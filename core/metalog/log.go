@@ -163,7 +163,7 @@ type TakeLease struct {
 type HeartbeatRow struct {
 	Node    mink.NodeID
 	Epoch   mink.NodeEpoch
-	Applied uint64 // reported by the node; never falls
+	Applied uint64 // reported by the node: its reads use no older view; never falls
 	AgeMs   int64  // since its last heartbeat, by the database clock
 	Marked  bool   // sealed: its heartbeats are refused
 }

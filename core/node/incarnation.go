@@ -154,7 +154,7 @@ func (inc *incarnation) run(ctx context.Context) error {
 	beating, stopBeats := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBeats()
 	var beats errgroup.Group
-	inc.heartbeat.Trigger() // deletions elsewhere wait for this node's applied index
+	inc.heartbeat.Trigger() // deletions, here and elsewhere, wait for this node's read horizon
 	beats.Go(func() error { return inc.heartbeat.Run(beating) })
 
 	g, gctx := errgroup.WithContext(ctx)
@@ -202,7 +202,7 @@ func (inc *incarnation) beat(ctx context.Context) error {
 	n := inc.node
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/4)
 	defer cancel()
-	head, err := n.deps.Log.Heartbeat(ctx, n.cfg.NodeID, inc.epoch, n.View().Index())
+	head, err := n.deps.Log.Heartbeat(ctx, n.cfg.NodeID, inc.epoch, inc.engine.ReadHorizon())
 	if errors.Is(err, mink.ErrFenced) {
 		return nil
 	}

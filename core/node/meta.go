@@ -39,20 +39,19 @@ func (m meta) ForgetObjects(ctx context.Context, ids []plan.ObjectID) error {
 	return m.propose(ctx, cluster.ForgetObjectsCommand(ids))
 }
 
-// AppliedEverywhere is the smallest index that a heartbeat of an unsealed epoch
-// has reported.
-func (m meta) AppliedEverywhere(ctx context.Context) (uint64, error) {
+// ReadHorizon is the smallest that a heartbeat of an unsealed epoch has reported.
+func (m meta) ReadHorizon(ctx context.Context) (uint64, error) {
 	rows, err := m.log.Heartbeats(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("applied indexes of the nodes: %w", err)
+		return 0, fmt.Errorf("read horizons of the nodes: %w", err)
 	}
-	applied := m.replica.View().Index()
+	horizon := m.replica.View().Index()
 	for _, r := range rows {
 		if !r.Marked {
-			applied = min(applied, r.Applied)
+			horizon = min(horizon, r.Applied)
 		}
 	}
-	return applied, nil
+	return horizon, nil
 }
 
 func (m meta) propose(ctx context.Context, c *clusterpb.Command) error {

@@ -36,11 +36,12 @@ type Meta interface {
 	CommitObjects(context.Context, plan.CommitObjects) error
 	ReplaceObjects(context.Context, plan.ReplaceObjects) error
 	TrimStreams(context.Context, []plan.Trim) error
-	// ForgetObjects drops destroyed objects from the state after their deletion.
+	// ForgetObjects drops destroyed objects from the state after their deletion;
+	// given none, it only goes through the log.
 	ForgetObjects(context.Context, []plan.ObjectID) error
-	// AppliedEverywhere answers the smallest metadata index that every live node
-	// has applied, by its heartbeat.
-	AppliedEverywhere(context.Context) (uint64, error)
+	// ReadHorizon answers the smallest Engine.ReadHorizon of all live nodes, by
+	// their heartbeats: no read anywhere uses an older view.
+	ReadHorizon(context.Context) (uint64, error)
 }
 
 // Frame is one append: an opaque record batch that takes Span offsets from
@@ -61,7 +62,7 @@ type AppendRequest struct {
 // ReadRequest asks for whole frames from the one that holds From.
 type ReadRequest struct {
 	From     mink.Offset
-	MaxBytes int  // soft: the first frame is returned whatever its size
+	MaxBytes int  // soft: the first frame is returned whatever its size; below 1 is 1
 	Cached   bool // never touch the store: mink.ErrNotCached when the first frame is not in memory
 }
 

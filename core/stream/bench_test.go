@@ -77,6 +77,7 @@ func (m *captureMeta) CommitObjects(_ context.Context, c plan.CommitObjects) err
 	m.last = c
 	return nil
 }
+func (v captureView) Index() uint64 { return 1 }
 func (v captureView) Stream(id mink.StreamID) (plan.Stream, bool) {
 	return plan.Stream{ID: id, End: v.m.end, Owner: plan.Owner{Node: 1, NodeEpoch: 1, LeaderEpoch: 1}}, true
 }

@@ -5,72 +5,51 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// cleanState belongs to the holder of turn.
-type cleanState struct {
-	turn chan struct{}
-	// applied is when each destroy was first seen to be applied by every live
-	// node: from then on no new read uses the object.
-	applied map[plan.ObjectID]time.Time
-}
-
 // CleanNow deletes the destroyed objects that this incarnation looks after and
 // whose grace is over:
 //
 //	destroyed DestroyGrace ago, by the metadata clock, and
-//	every live node has applied the destroy, and
-//	ReadTimeout has passed since that was seen, so that reads on older views ended,
+//	below the read horizon: no read on any live node uses a view that names it,
 //	and, for a slot of a WAL, its own WAL does not need it for recovery.
 //
-// The metadata forgets an object after the store has deleted it. A restart
-// begins the waiting anew, which does no harm.
+// Nothing of this is remembered here: a node that restarts again and again
+// deletes all the same, for the reads of its earlier lives ended with them. The
+// metadata forgets an object after the store has deleted it.
 func (e *Engine) CleanNow(ctx context.Context) error {
 	select {
-	case e.cleaning.turn <- struct{}{}:
-		defer func() { <-e.cleaning.turn }()
+	case e.cleaning <- struct{}{}:
+		defer func() { <-e.cleaning }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	view := e.deps.Meta.View()
 	live := liveWALs(view)
-	now := time.Now()
+	before := time.Now().Add(-e.cfg.DestroyGrace).UnixMilli()
 	var waiting []plan.Destroyed
 	for d := range view.Destroyed() {
-		if e.responsible(live, d.Object.WAL) {
+		if d.DestroyedAt <= before && e.responsible(live, d.Object.WAL) {
 			waiting = append(waiting, d)
 		}
 	}
 	if len(waiting) == 0 {
-		clear(e.cleaning.applied)
 		return nil
 	}
-	everywhere, err := e.deps.Meta.AppliedEverywhere(ctx)
+	horizon, err := e.deps.Meta.ReadHorizon(ctx)
 	if err != nil {
 		return fmt.Errorf("delete objects: %w", err)
 	}
-	still := make(map[plan.ObjectID]time.Time, len(waiting))
 	var due []plan.Object
 	for _, d := range waiting {
-		if d.Index > everywhere {
-			continue
-		}
-		since, seen := e.cleaning.applied[d.Object.ID]
-		if !seen {
-			since = now
-		}
-		still[d.Object.ID] = since
-		if now.Sub(since) >= e.cfg.ReadTimeout && now.UnixMilli()-d.DestroyedAt >= e.cfg.DestroyGrace.Milliseconds() &&
-			plan.ObjectDeletable(view, d.Object.ID) {
+		if d.Index <= horizon && plan.ObjectDeletable(view, d.Object.ID) {
 			due = append(due, d.Object)
 		}
 	}
-	e.cleaning.applied = still
 	return e.deleteObjects(ctx, due)
 }
 
@@ -116,25 +95,4 @@ func (e *Engine) deleteSome(ctx context.Context, objects []plan.Object) error {
 	}
 	e.stats.objectsDeleted.Add(int64(len(ids)))
 	return err
-}
-
-// leftovers are objects of this living epoch that were written, or may yet be,
-// and that no accepted command names as far as is known.
-type leftovers struct {
-	sync.Mutex
-	list []leftover
-}
-
-type leftover struct {
-	object plan.Object
-	since  time.Time
-}
-
-// abandon leaves objects to the sweep.
-func (e *Engine) abandon(objects []plan.Object) {
-	e.left.Lock()
-	defer e.left.Unlock()
-	for _, o := range objects {
-		e.left.list = append(e.left.list, leftover{o, time.Now()})
-	}
 }

@@ -2,12 +2,14 @@ package stream_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/core/stream/plan/plantest"
 	"github.com/mink-project/mink/sdk/objstore"
 
 	"github.com/mink-project/mink/sdk/mink"
@@ -69,7 +71,7 @@ func TestSweepAfterRecovery(t *testing.T) {
 	})
 }
 
-// Deletion waits for every live node to have applied the destroy.
+// Deletion waits for every live node's reads to be done with the object.
 func TestDeletionWaitsForLaggingNodes(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world, n *node) {
 		s := n.open(1)
@@ -87,10 +89,6 @@ func TestDeletionWaitsForLaggingNodes(t *testing.T) {
 		}
 		w.meta.Lag(0)
 		time.Sleep(time.Minute)
-		if len(w.meta.State().Gone) == 0 {
-			t.Fatal("deleted within the read timeout")
-		}
-		time.Sleep(3 * time.Minute)
 		if len(w.meta.State().Gone) != 0 {
 			t.Fatal("not deleted")
 		}
@@ -149,5 +147,138 @@ func TestSweepLeavesLivingEpochs(t *testing.T) {
 		if err := other.stop(); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// No read may use a view that is older than the horizon says, and the horizon
+// must come on.
+func TestReadHorizonTrailsTheViewByTheReadTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.meta.Change(func(*plantest.State) {})
+		n := w.start(1)
+		begin := w.meta.State().Index
+		type moment struct {
+			at    time.Time
+			index uint64
+		}
+		var views []moment
+		last, r := begin, seeded(1)
+		for range 500 {
+			w.meta.Change(func(*plantest.State) {})
+			views = append(views, moment{time.Now(), w.meta.State().Index})
+			time.Sleep(time.Duration(r.IntN(15000)) * time.Millisecond)
+			got := n.ReadHorizon()
+			// A read that began just within the read timeout may use the view of then.
+			oldest, expected := begin, begin
+			for _, v := range views {
+				if time.Since(v.at) >= w.cfg.ReadTimeout {
+					oldest = v.index
+				}
+				if time.Since(v.at) >= w.cfg.ReadTimeout+30*time.Second {
+					expected = v.index
+				}
+			}
+			if got > oldest || got < expected || got < last {
+				t.Fatalf("horizon %d after %d: a read may use view %d, and %d was passed half a minute before", got, last, oldest, expected)
+			}
+			last = got
+		}
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A node that restarts more often than the read timeout deletes nevertheless,
+// and no sooner than the reads of a node that stays are over.
+func TestARestartingNodeDeletes(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		t.Run(fmt.Sprintf("alone=%v", alone), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.cfg.DestroyGrace = 0 // what the readers need is what is looked at
+				n := w.start(1)
+				var stays *node
+				if !alone {
+					stays = w.start(2)
+				}
+				s := n.open(1)
+				for range 9 {
+					w.put(s, 1, ckptFrame)
+					if err := n.UploadNow(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if stays != nil {
+					stays.ReadHorizon() // its heartbeat, before the destroy
+				}
+				if err := n.CompactNow(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				destroyed, at := len(w.meta.State().Gone), time.Now()
+				for range 6 {
+					time.Sleep(40 * time.Second)
+					left := len(w.meta.State().Gone)
+					if early := time.Since(at) < w.cfg.ReadTimeout; early && !alone && left != destroyed {
+						t.Fatalf("%d of %d objects deleted while a read may use them", destroyed-left, destroyed)
+					}
+					if err := n.stop(); err != nil {
+						t.Fatal(err)
+					}
+					w.recover(n.id)
+					n = w.start(1)
+				}
+				if left := len(w.meta.State().Gone); destroyed == 0 || left != 0 {
+					t.Errorf("%d of %d destroyed objects are left after %s", left, destroyed, time.Since(at))
+				}
+				w.sameAsStore()
+				w.check(n.open(1))
+				for _, e := range []*node{n, stays} {
+					if e == nil {
+						continue
+					}
+					if err := e.stop(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The outcome of a merge is unknown, it was accepted, and the metadata log is away
+// for hours: what the old view does not name is not for that reason an orphan.
+func TestSweepDoesNotTrustAnOldView(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, n *node) {
+		s := n.open(1)
+		for range 9 {
+			w.put(s, 1, ckptFrame)
+			if err := n.UploadNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.meta.freeze()
+		n.meta.inject(func(op string) (error, error) {
+			if op == "replace" {
+				return nil, mink.ErrUnknownOutcome
+			}
+			return mink.ErrUnavailable, nil
+		})
+		if err := n.CompactNow(t.Context()); !errors.Is(err, mink.ErrUnknownOutcome) {
+			t.Fatal(err)
+		}
+		n.meta.inject(func(string) (error, error) { return mink.ErrUnavailable, nil })
+		time.Sleep(3 * w.cfg.OrphanAge)
+		if err := n.SweepNow(t.Context()); !errors.Is(err, mink.ErrUnavailable) {
+			t.Errorf("swept on a view that may be old: %v", err)
+		}
+		n.meta.freeze()
+		n.meta.inject(nil)
+		s = n.reopen(s)
+		w.check(s)
+		time.Sleep(3 * w.cfg.OrphanAge)
+		w.check(n.reopen(s))
+		w.sameAsStore()
 	})
 }

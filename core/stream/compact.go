@@ -209,7 +209,7 @@ func (e *Engine) merge(ctx context.Context, view View, job plan.Job) error {
 	m := newMerger(e, view, job)
 	command, err := m.run(ctx)
 	if err != nil {
-		e.abandon(m.written)
+		m.giveUp(ctx)
 		return err
 	}
 	err = e.deps.Meta.ReplaceObjects(ctx, command)

@@ -63,6 +63,9 @@ type Config struct {
 	Compaction plan.CompactionPolicy
 	// CompactReadBytes is the buffer of one merge input. 1 MiB.
 	CompactReadBytes int64
+	// CompactPartBytes is how much of a merge's output is in memory at a time, where
+	// the store takes objects in parts: larger parts are fewer requests. 32 MiB.
+	CompactPartBytes int64
 
 	// CleanInterval is how often destroyed objects are looked at. 30 s.
 	CleanInterval time.Duration
@@ -97,7 +100,7 @@ func Default(wal objstore.Capabilities, memory int64) Config {
 		LogCacheBytes:  min(max(memory/4, 32<<20), 1<<30), BlockCacheBytes: min(memory/8, 512<<20), IndexCacheBytes: min(memory/16, 64<<20),
 		ReadaheadMin: 512 << 10, ReadaheadMax: 8 << 20, ReadaheadBudget: 64 << 20,
 		WALUploadInterval: 10 * time.Second, UploadBytes: 192 << 20, StreamObjectBytes: 16 << 20,
-		CompactInterval: time.Minute, Compaction: plan.DefaultCompaction(), CompactReadBytes: 1 << 20,
+		CompactInterval: time.Minute, Compaction: plan.DefaultCompaction(), CompactReadBytes: 1 << 20, CompactPartBytes: 32 << 20,
 		CleanInterval: 30 * time.Second, DestroyGrace: 5 * time.Minute, ReadTimeout: 2 * time.Minute,
 		SweepInterval: time.Hour, OrphanAge: time.Hour,
 		RetryMin: 100 * time.Millisecond, RetryMax: 10 * time.Second, DrainTimeout: 20 * time.Second,
@@ -128,8 +131,8 @@ func (c Config) Validate() error {
 		{"BlockCacheBytes", c.BlockCacheBytes >= 0}, {"IndexCacheBytes", c.IndexCacheBytes >= 0},
 		{"ReadaheadMin", c.ReadaheadMin > 0}, {"ReadaheadMax", c.ReadaheadMax >= c.ReadaheadMin}, {"ReadaheadBudget", c.ReadaheadBudget >= 0},
 		{"WALUploadInterval", c.WALUploadInterval > 0}, {"UploadBytes", c.UploadBytes > 0}, {"StreamObjectBytes", c.StreamObjectBytes > 0},
-		{"CompactInterval", c.CompactInterval > 0}, {"CompactReadBytes", c.CompactReadBytes > 0},
-		{"Compaction", c.Compaction.Inputs >= 2 && c.Compaction.Tiers >= 2 && c.Compaction.InputsMax >= c.Compaction.Inputs && c.Compaction.BytesMax > 0 && c.Compaction.ObjectBytes > 0},
+		{"CompactInterval", c.CompactInterval > 0}, {"CompactReadBytes", c.CompactReadBytes > 0}, {"CompactPartBytes", c.CompactPartBytes > 0},
+		{"Compaction", c.Compaction.Inputs >= 2 && c.Compaction.Tiers >= 2 && c.Compaction.InputsMax >= c.Compaction.Inputs && c.Compaction.BytesMax > 0 && c.Compaction.ObjectBytes > 0 && c.Compaction.StreamBytes > 0},
 		{"CleanInterval", c.CleanInterval > 0}, {"DestroyGrace", c.DestroyGrace >= 0}, {"ReadTimeout", c.ReadTimeout > 0},
 		{"SweepInterval", c.SweepInterval > 0}, {"OrphanAge", c.OrphanAge >= 0},
 		{"RetryMin", c.RetryMin > 0}, {"RetryMax", c.RetryMax >= c.RetryMin}, {"DrainTimeout", c.DrainTimeout >= 0},

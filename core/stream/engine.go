@@ -70,8 +70,10 @@ type Engine struct {
 
 	uploads    uploadState
 	compaction compactState
-	cleaning   cleanState
+	cleaning   chan struct{} // held by the one CleanNow at work
 	left       leftovers
+	parts      objstore.Multiparter // of Objects; nil: merges write whole objects
+	horizon    horizon
 	loops      []*loop.Loop
 	blocks     *cache.Cache[blockKey, []Frame]
 	indexes    *cache.Cache[plan.ObjectID, *object.Index]
@@ -116,6 +118,8 @@ func New(cfg Config, deps Deps) (*Engine, error) {
 
 func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e := &Engine{cfg: cfg, deps: deps, log: log, wal: w}
+	e.parts, e.cfg.CompactPartBytes, e.cfg.Compaction.ObjectBytes = partsOf(deps.Objects, cfg)
+	e.horizon.index = deps.Meta.View().Index()
 	e.openBulk(nil)
 	e.app.streams = map[mink.StreamID]*Stream{}
 	e.app.closing = map[mink.StreamID]*Stream{}
@@ -125,7 +129,7 @@ func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e.committerWake, e.ackedWake = newSignal(), newSignal()
 	e.failedc = make(chan struct{})
 	e.loops = e.newLoops()
-	e.uploads.turn, e.compaction.turn, e.cleaning.turn = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	e.uploads.turn, e.compaction.turn, e.cleaning = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	e.compaction.checked, e.compaction.seed = map[plan.ObjectID]uint64{}, maphash.MakeSeed()
 	e.compaction.bad = map[plan.ObjectID]time.Time{}
 	return e

@@ -22,7 +22,7 @@ import (
 // What must be in the outputs is said by the metadata's ranges, never by the
 // sources' indexes: an offset of a range that no frame holds is corruption, and
 // ends the merge. Memory: one buffer per source that is being read (of a run, one
-// object at a time), the indexes, and the output being made.
+// object at a time), the indexes, and the output being made, or a part of it.
 type merger struct {
 	engine  *Engine
 	view    View
@@ -31,8 +31,7 @@ type merger struct {
 	kind    plan.ObjectKind
 	created int64 // the same for all outputs: they are one run
 
-	out     *object.Builder
-	seq     uint64 // of out
+	out     *output // nil: none is begun
 	items   []plan.Item
 	objects []plan.Object
 	written []plan.Object
@@ -82,10 +81,8 @@ func (m *merger) stream(ctx context.Context, id mink.StreamID) error {
 	if !ok {
 		return nil
 	}
-	if m.out != nil && m.out.Len() > 0 && m.out.Len()+m.bytes(v) > m.limit() {
-		if err := m.finish(ctx); err != nil {
-			return err
-		}
+	if err := m.makeRoom(ctx, m.bytes(v)); err != nil {
+		return err
 	}
 	for _, r := range v.Ranges {
 		if in := m.sources[r.Object]; in != nil {
@@ -102,15 +99,19 @@ func (m *merger) stream(ctx context.Context, id mink.StreamID) error {
 	if err != nil {
 		return err
 	}
-	if err := m.output().AddCheckpoint(id, v.CheckEnd, data); err != nil {
+	if err := m.output().b.AddCheckpoint(id, v.CheckEnd, data); err != nil {
 		return err
 	}
 	m.items = append(m.items, plan.Item{Stream: id, Object: m.id(), Start: v.CheckEnd, End: v.CheckEnd, Checkpoint: true})
 	return nil
 }
 
-func (m *merger) limit() int64 {
-	return min(m.engine.cfg.Compaction.ObjectBytes, m.engine.deps.Objects.Capabilities().PutSizeMax)
+// makeRoom finishes the output if so many bytes of blocks more are too many.
+func (m *merger) makeRoom(ctx context.Context, n int64) error {
+	if m.out == nil || !m.out.full(n) {
+		return nil
+	}
+	return m.finish(ctx)
 }
 
 // bytes is about what the stream has in the sources.
@@ -124,16 +125,18 @@ func (m *merger) bytes(v plan.Stream) (n int64) {
 	return n
 }
 
-func (m *merger) output() *object.Builder {
+func (m *merger) output() *output {
 	if m.out == nil {
-		m.out = object.NewBuilder(0)
-		m.seq = m.engine.uploads.objectSeq.Add(1)
+		m.out = m.engine.newOutput(object.Header{
+			Kind: m.kind, WAL: m.engine.deps.WAL, Seq: m.engine.uploads.objectSeq.Add(1), Nonce: rand.Uint64(), CreatedMs: m.created,
+		})
 	}
 	return m.out
 }
 
+// id is that of the output, which is begun.
 func (m *merger) id() plan.ObjectID {
-	return plan.ObjectID{Epoch: m.engine.deps.WAL.Epoch, Kind: m.kind, Seq: m.seq}
+	return plan.ObjectID{Epoch: m.engine.deps.WAL.Epoch, Kind: m.kind, Seq: m.out.header.Seq}
 }
 
 // copyRange copies the frames of r that are not trimmed. A block that is live
@@ -151,20 +154,21 @@ func (m *merger) copyRange(ctx context.Context, in *input, v plan.Stream, r plan
 		if err != nil {
 			return err
 		}
-		if m.out != nil && m.out.Len() > 0 && m.out.Len()+b.Len() > m.limit() {
-			if err := m.finish(ctx); err != nil {
-				return err
-			}
+		if err := m.makeRoom(ctx, b.Len()); err != nil {
+			return err
 		}
 		whole := b.Start >= r.Start && b.Start >= v.Start && b.End() <= r.End
 		if whole && b.EncLen >= object.BlockTarget/2 {
 			if at, first, err = m.expect(in, v.ID, b.Start, b.End(), at, first, r); err != nil {
 				return err
 			}
-			if err := m.output().AddEncodedBlock(*b, raw); err != nil {
+			if err := m.output().b.AddEncodedBlock(*b, raw); err != nil {
 				return in.wrong(v.ID, b.Start, err)
 			}
 			m.place(v.ID, b.Start, b.End())
+			if err := m.out.send(ctx); err != nil {
+				return err
+			}
 			continue
 		}
 		frames, err := object.DecodeBlock(*b, raw)
@@ -179,10 +183,15 @@ func (m *merger) copyRange(ctx context.Context, in *input, v plan.Stream, r plan
 			if at, first, err = m.expect(in, v.ID, f.Start, f.End(), at, first, r); err != nil {
 				return err
 			}
-			if err := m.output().AddFrame(v.ID, f); err != nil {
+			if err := m.output().b.AddFrame(v.ID, f); err != nil {
 				return err
 			}
 			m.place(v.ID, f.Start, f.End())
+		}
+		if m.out != nil {
+			if err := m.out.send(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	if at != r.End {
@@ -217,19 +226,26 @@ func (m *merger) finish(ctx context.Context) error {
 	if m.out == nil {
 		return nil
 	}
-	h := object.Header{Kind: m.kind, WAL: m.engine.deps.WAL, Seq: m.seq, Nonce: rand.Uint64(), CreatedMs: m.created}
-	chunks, sum, err := m.out.Finish(h)
+	chunks, sum, err := m.out.b.Finish(m.out.header)
 	if err != nil {
 		return err
 	}
 	o := sum.Object(m.job.Tier)
-	m.out = nil
 	m.written = append(m.written, o)
-	if err := m.engine.putObject(ctx, o, chunks, sum.CRC); err != nil {
+	if err := m.out.finish(ctx, o, chunks, sum.CRC); err != nil {
 		return err
 	}
+	m.out = nil
 	m.objects = append(m.objects, o)
 	return nil
+}
+
+// giveUp leaves what was written to the sweep, after an error.
+func (m *merger) giveUp(ctx context.Context) {
+	m.engine.abandon(m.written)
+	if m.out != nil {
+		m.out.abort(ctx)
+	}
 }
 
 // input reads one source front to back, through two buffers: blocks and

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,25 +23,31 @@ import (
 func (e *Engine) SweepNow(ctx context.Context) error {
 	view := e.deps.Meta.View()
 	live := liveWALs(view)
-	errs := []error{e.sweepLeftovers(ctx, view)}
-	var destroyed map[plan.ObjectID]bool
+	errs := []error{e.sweepLeftovers(ctx)}
+	var known func(plan.ObjectID) bool
 	for w := range view.WALs() {
 		if !w.Recovered || !e.responsible(live, w.ID) {
 			continue
 		}
-		if destroyed == nil {
-			destroyed = map[plan.ObjectID]bool{}
-			for d := range view.Destroyed() {
-				destroyed[d.Object.ID] = true
-			}
-		}
-		known := func(id plan.ObjectID) bool {
-			_, named := view.Object(id)
-			return named || destroyed[id] // CleanNow's
+		if known == nil {
+			known = knownIn(view)
 		}
 		errs = append(errs, e.sweepData(ctx, w, known), e.sweepSlots(ctx, w, known))
 	}
 	return errors.Join(errs...)
+}
+
+// knownIn reports whether the view names an object or has it among the
+// destroyed, which are CleanNow's.
+func knownIn(view View) func(plan.ObjectID) bool {
+	destroyed := map[plan.ObjectID]bool{}
+	for d := range view.Destroyed() {
+		destroyed[d.Object.ID] = true
+	}
+	return func(id plan.ObjectID) bool {
+		_, named := view.Object(id)
+		return named || destroyed[id]
+	}
 }
 
 func (e *Engine) sweepData(ctx context.Context, w plan.WAL, known func(plan.ObjectID) bool) error {
@@ -56,7 +61,7 @@ func (e *Engine) sweepData(ctx context.Context, w plan.WAL, known func(plan.Obje
 func (e *Engine) sweepSlots(ctx context.Context, w plan.WAL, known func(plan.ObjectID) bool) error {
 	prefix := plan.WALPrefix(w.ID)
 	return e.sweepPrefix(ctx, e.deps.WALStore, prefix, func(o objstore.ObjectInfo) bool {
-		seq, ok := parseSlot(strings.TrimPrefix(o.Key, prefix))
+		seq, ok := plan.ParseSeq(strings.TrimPrefix(o.Key, prefix))
 		if !ok || !plan.SlotDeletable(w, seq, known(plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindWAL, Seq: seq})) {
 			return false
 		}
@@ -87,52 +92,17 @@ func (e *Engine) sweepPrefix(ctx context.Context, store objstore.Store, prefix s
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !page.More {
+		if !page.More || len(page.Objects) == 0 { // an empty page has nowhere to go on from
 			return errors.Join(errs...)
 		}
 	}
-}
-
-// sweepLeftovers deletes this epoch's own uncommitted objects.
-func (e *Engine) sweepLeftovers(ctx context.Context, view View) error {
-	e.left.Lock()
-	list := e.left.list
-	e.left.list = nil
-	e.left.Unlock()
-	if len(list) == 0 {
-		return nil
-	}
-	destroyed := map[plan.ObjectID]bool{}
-	for d := range view.Destroyed() {
-		destroyed[d.Object.ID] = true
-	}
-	var keep []leftover
-	var failed error
-	for _, l := range list {
-		if _, named := view.Object(l.object.ID); named || destroyed[l.object.ID] {
-			continue // it was committed after all
-		}
-		if time.Since(l.since) < e.cfg.OrphanAge {
-			keep = append(keep, l)
-			continue
-		}
-		if _, err := deleteEach(ctx, e.deps.Objects, []string{l.object.Key()}); err != nil {
-			keep, failed = append(keep, l), err
-			continue
-		}
-		e.stats.orphansDeleted.Add(1)
-	}
-	e.left.Lock()
-	e.left.list = append(keep, e.left.list...)
-	e.left.Unlock()
-	return failed
 }
 
 // parseData reads "<counter, 20 digits>-<sso|so>". What is not exactly a key
 // that plan.Key writes is none of the sweep's business.
 func parseData(w plan.WALID, name string) (plan.ObjectID, bool) {
 	digits, kind, ok := strings.Cut(name, "-")
-	seq, isSeq := parseSlot(digits)
+	seq, isSeq := plan.ParseSeq(digits)
 	id := plan.ObjectID{Epoch: w.Epoch, Seq: seq}
 	switch kind {
 	case "sso":
@@ -143,12 +113,4 @@ func parseData(w plan.WALID, name string) (plan.ObjectID, bool) {
 		ok = false
 	}
 	return id, ok && isSeq
-}
-
-func parseSlot(digits string) (uint64, bool) {
-	if len(digits) != 20 {
-		return 0, false
-	}
-	seq, err := strconv.ParseUint(digits, 10, 64)
-	return seq, err == nil
 }

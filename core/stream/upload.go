@@ -273,6 +273,10 @@ func (e *Engine) writeUpload(ctx context.Context, j *uploadJob) error {
 	if err != nil {
 		return err
 	}
+	// Small frames were copied: as much again as tiny records take.
+	own := sum.Size - b.Referred()
+	e.account(own)
+	defer e.account(-own)
 	j.object, j.items = sum.Object(0), sum.Items()
 	for _, it := range alone {
 		it.Object = j.object.ID
@@ -307,16 +311,25 @@ func (e *Engine) addCheckpoint(ctx context.Context, b *object.Builder, p *part, 
 // that a late attempt writes what is there already.
 func (e *Engine) putObject(ctx context.Context, o plan.Object, chunks [][]byte, crc uint32) error {
 	req := objstore.PutRequest{Key: o.Key(), Chunks: chunks, CRC32C: crc, HasCRC32C: true}
+	err := e.retryWrite(ctx, func() error {
+		_, err := e.deps.Objects.Put(ctx, req)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("put object %s, %d bytes: %w", o.Key(), o.Size, classify(err))
+	}
+	e.stats.puts.Add(1)
+	e.stats.putBytes.Add(o.Size)
+	return nil
+}
+
+// retryWrite makes putTries attempts at a write that may be repeated.
+func (e *Engine) retryWrite(ctx context.Context, write func() error) error {
 	pause := e.cfg.RetryMin
 	for try := 1; ; try++ {
-		_, err := e.deps.Objects.Put(ctx, req)
-		if err == nil {
-			e.stats.puts.Add(1)
-			e.stats.putBytes.Add(o.Size)
-			return nil
-		}
-		if ctx.Err() != nil || try == putTries || errors.Is(err, objstore.ErrInvalid) {
-			return fmt.Errorf("put object %s, %d bytes: %w", o.Key(), o.Size, classify(err))
+		err := write()
+		if err == nil || ctx.Err() != nil || try == putTries || errors.Is(err, objstore.ErrInvalid) || errors.Is(err, objstore.ErrNotExist) {
+			return err
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return err

@@ -46,6 +46,7 @@ func newWorld(t testing.TB) *world {
 	w.mem = memstore.New(memstore.Config{PageMax: 2})
 	w.cfg = stream.Default(w.mem.Capabilities(), 1<<30)
 	w.cfg.WALIdleWait, w.cfg.WALBatchInterval = 5*time.Millisecond, 200*time.Millisecond
+	w.cfg.CompactPartBytes, w.cfg.Compaction.ObjectBytes = 1<<10, 5<<20 // so that merges write parts
 	return w
 }
 
@@ -65,6 +66,28 @@ type nodeMeta struct {
 	*streamtest.Meta
 	mu    sync.Mutex
 	fault streamtest.Fault
+	old   stream.View // what the node goes on seeing; nil: the newest
+}
+
+// freeze keeps the node's view as it is, as if no news came through; a second
+// call lets it catch up.
+func (m *nodeMeta) freeze() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.old == nil {
+		m.old = m.Meta.View()
+	} else {
+		m.old = nil
+	}
+}
+
+func (m *nodeMeta) View() stream.View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.old != nil {
+		return m.old
+	}
+	return m.Meta.View()
 }
 
 func (m *nodeMeta) inject(f streamtest.Fault) {
@@ -117,10 +140,22 @@ func (w *world) start(nodeID mink.NodeID) *node {
 		w.t.Fatal(err)
 	}
 	n.Engine = e
+	w.meta.Follow(n.id.Epoch, e.ReadHorizon)
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	gone := make(chan struct{})
 	go func() { defer close(gone); n.done <- e.Run(ctx) }()
+	go func() { // heartbeats
+		for beat := time.NewTicker(15 * time.Second); ; {
+			select {
+			case <-beat.C:
+				e.ReadHorizon()
+			case <-gone:
+				beat.Stop()
+				return
+			}
+		}
+	}()
 	w.t.Cleanup(func() { // whatever the test came to, nothing is left in its bubble
 		n.store.ClearRules()
 		n.store.LandAll()

@@ -31,7 +31,8 @@ type Meta struct {
 		changed  chan struct{}
 		fault    Fault
 		observe  func(op string, s *plantest.State)
-		lagging  uint64 // AppliedEverywhere answers at most this; 0: the head
+		lagging  uint64 // ReadHorizon answers at most this; 0: no limit
+		horizons map[mink.NodeEpoch]func() uint64
 		proposed map[string]int
 	}
 	now func() time.Time
@@ -43,6 +44,7 @@ func NewMeta() *Meta {
 	m.mu.state = plantest.New()
 	m.mu.changed = make(chan struct{})
 	m.mu.proposed = map[string]int{}
+	m.mu.horizons = map[mink.NodeEpoch]func() uint64{}
 	return m
 }
 
@@ -60,7 +62,16 @@ func (m *Meta) Observe(f func(op string, s *plantest.State)) {
 	m.mu.observe = f
 }
 
-// Lag makes AppliedEverywhere answer at most index; 0: the head.
+// Follow makes ReadHorizon ask the engine of an epoch, as its heartbeats do,
+// until the epoch is sealed.
+func (m *Meta) Follow(epoch mink.NodeEpoch, horizon func() uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.horizons[epoch] = horizon
+}
+
+// Lag makes ReadHorizon answer at most index, as if some node read on an old
+// view; 0: no limit.
 func (m *Meta) Lag(index uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,14 +238,24 @@ func (m *Meta) ForgetObjects(ctx context.Context, ids []plan.ObjectID) error {
 	})
 }
 
-// AppliedEverywhere implements stream.Meta.
-func (m *Meta) AppliedEverywhere(ctx context.Context) (uint64, error) {
+// ReadHorizon implements stream.Meta.
+func (m *Meta) ReadHorizon(ctx context.Context) (uint64, error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	index := m.mu.state.Index
 	if m.mu.lagging > 0 {
-		return min(m.mu.lagging, m.mu.state.Index), ctx.Err()
+		index = min(index, m.mu.lagging)
 	}
-	return m.mu.state.Index, ctx.Err()
+	var live []func() uint64
+	for epoch, horizon := range m.mu.horizons {
+		if !m.mu.state.Logs[epoch].Sealed {
+			live = append(live, horizon)
+		}
+	}
+	m.mu.Unlock()
+	for _, horizon := range live { // without the lock: it takes a view
+		index = min(index, horizon())
+	}
+	return index, ctx.Err()
 }
 
 // view implements stream.View over a state that no longer changes.
