@@ -337,7 +337,7 @@ func smallStream(caps objstore.Capabilities, ttl time.Duration) stream.Config {
 	c.DestroyGrace, c.ReadTimeout, c.OrphanAge = 3*time.Second, 2*time.Second, 10*time.Second
 	c.Compaction = plan.DefaultCompaction()
 	c.Compaction.Inputs, c.Compaction.AgeMs, c.Compaction.Tiers, c.Compaction.ObjectBytes = 3, 8000, 3, 16<<10
-	c.StreamObjectBytes = 4 << 10
+	c.StreamObjectBytes, c.CompactPartBytes = 4<<10, 4<<10
 	c.RetryMin, c.RetryMax, c.DrainTimeout = 50*time.Millisecond, time.Second, 2*time.Second
 	return c
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"slices"
 	"unsafe"
 
@@ -148,10 +149,10 @@ func (b *bulk) add(r int, req *AppendRequest, n int) {
 // side. The scratch array that the open bulk filled is returned for the next.
 func (b *bulk) seal() (scratch []entry) {
 	slices.SortFunc(b.runs, func(x, y run) int {
-		if x.id != y.id {
-			return int(min(max(x.id-y.id, -1), 1))
+		if c := cmp.Compare(x.id, y.id); c != 0 {
+			return c
 		}
-		return int(min(max(x.start-y.start, -1), 1))
+		return cmp.Compare(x.start, y.start)
 	})
 	sorted := make([]entry, 0, len(b.entries))
 	for i := range b.runs {

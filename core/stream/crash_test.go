@@ -201,6 +201,9 @@ func eachInterrupt(t *testing.T, f func(*testing.T, *interrupt), kinds []*interr
 		n := w.start(1)
 		count.install(n)
 		w.life(n)
+		if n.store.Stats().Parts == 0 {
+			t.Error("no merge wrote parts")
+		}
 		if err := n.stop(); err != nil {
 			t.Fatal(err)
 		}

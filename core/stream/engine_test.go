@@ -46,6 +46,9 @@ func TestAppendReadFromCache(t *testing.T) {
 		if _, err := s.Read(t.Context(), stream.ReadRequest{From: s.HighWatermark(), MaxBytes: 1}); err != nil {
 			t.Fatal(err)
 		}
+		if res, err := s.Read(t.Context(), stream.ReadRequest{MaxBytes: -1 << 20}); err != nil || len(res.Frames) != 1 {
+			t.Fatalf("a read of less than nothing: %d frames, %v", len(res.Frames), err)
+		}
 		var out *mink.OutOfRangeError
 		if _, err := s.Read(t.Context(), stream.ReadRequest{From: s.HighWatermark() + 1}); !errors.As(err, &out) || out.End != s.HighWatermark() {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
 )
 
 // stuck is a write-ahead log whose PUTs hang: it keeps what they would send.
@@ -66,4 +67,77 @@ func TestTinyRecordsInFlight(t *testing.T) {
 	}
 	runtime.KeepAlive(streams)
 	runtime.KeepAlive(log)
+}
+
+// watching is a store that looks at the engine while an object is on its way.
+type watching struct {
+	nowhere
+	put func(objstore.PutRequest)
+}
+
+func (w watching) Put(_ context.Context, r objstore.PutRequest) (objstore.PutResponse, error) {
+	w.put(r)
+	return objstore.PutResponse{}, nil
+}
+
+// An upload copies small frames: of tiny records as much again as they are. That
+// counts while the object is on its way, and no longer.
+func TestUploadsCopyOfTinyRecordsCounts(t *testing.T) {
+	e, streams, _ := alone(t, 10, 1<<30)
+	const each = 5000
+	for i := range 10 * each {
+		streams[i%10].appendBytes(t, 50)
+	}
+	e.sealNow(t)
+	before := e.Stats()
+	puts := 0
+	e.deps.Objects = watching{put: func(r objstore.PutRequest) {
+		puts++
+		if got, want := e.Stats().LogCacheBytes-before.LogCacheBytes, objstore.SizeOf(r.Chunks); got < want*9/10 || got > want {
+			t.Errorf("%d bytes more are accounted while %d are copied", got, want)
+		}
+	}}
+	if err := e.UploadNow(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if after := e.Stats(); puts != 1 || after.LogCacheBytes != before.LogCacheBytes || after.PinnedBytes >= before.PinnedBytes {
+		t.Errorf("%d puts; before %+v, after %+v", puts, before, after)
+	}
+}
+
+// limited is a store that says of itself what a test wants.
+type limited struct {
+	objstore.Store
+	objstore.Multiparter
+	caps objstore.Capabilities
+}
+
+func (l limited) Capabilities() objstore.Capabilities { return l.caps }
+
+// Only outputs that are sent in parts may be larger than what is built in memory.
+func TestOutputsFitTheStore(t *testing.T) {
+	cfg := Default(nowhere{}.Capabilities(), 1<<30)
+	s3 := objstore.Capabilities{PutSizeMax: 5 << 30, PartSizeMin: 5 << 20, PartSizeMax: 5 << 30}
+	with := func(change func(*objstore.Capabilities)) objstore.Capabilities {
+		c := s3
+		change(&c)
+		return c
+	}
+	for _, tc := range []struct {
+		name         string
+		caps         objstore.Capabilities
+		parts        bool
+		part, object int64
+	}{
+		{"S3", s3, true, 32 << 20, 1 << 30},
+		{"large parts only", with(func(c *objstore.Capabilities) { c.PartSizeMin = 100 << 20 }), true, 100 << 20, 1 << 30},
+		{"small parts only", with(func(c *objstore.Capabilities) { c.PartSizeMax = 256 << 20 }), false, 32 << 20, 128 << 20},
+		{"no parts", with(func(c *objstore.Capabilities) { c.PartSizeMin = 0 }), false, 32 << 20, 128 << 20},
+		{"no parts, small puts", with(func(c *objstore.Capabilities) { c.PartSizeMin, c.PutSizeMax = 0, 64<<20 }), false, 32 << 20, 64 << 20},
+	} {
+		parts, part, object := partsOf(limited{caps: tc.caps}, cfg)
+		if (parts != nil) != tc.parts || part != tc.part || object != tc.object {
+			t.Errorf("%s: parts %v, %d bytes each, objects of %d bytes", tc.name, parts != nil, part, object)
+		}
+	}
 }

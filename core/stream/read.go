@@ -23,6 +23,7 @@ const viewRetries = 3
 // mink.ErrNotCached (Cached), mink.ErrCorrupt (names object and block),
 // mink.ErrUnavailable, mink.ErrClosed or mink.ErrFenced.
 func (s *Stream) Read(ctx context.Context, req ReadRequest) (ReadResult, error) {
+	req.MaxBytes = max(req.MaxBytes, 1)
 	for try := 0; ; try++ {
 		res, err := s.readOnce(ctx, req)
 		if err == nil || !errors.Is(err, objstore.ErrNotExist) || try == viewRetries {
@@ -53,7 +54,7 @@ func classify(err error) error {
 func (s *Stream) readOnce(ctx context.Context, req ReadRequest) (ReadResult, error) {
 	// The cache before the view: what was evicted by then is committed, and this
 	// node has applied the commit, so that a later view names it.
-	segs, begins, err := s.cached(req.From, int64(max(req.MaxBytes, 1)))
+	segs, begins, err := s.cached(req.From, int64(req.MaxBytes))
 	if err != nil {
 		return ReadResult{}, err
 	}
