@@ -21,6 +21,7 @@ var rank = map[string]int{
 	"core/internal/invariant": 0,
 	"core/internal/loop":      0,
 	"core/internal/units":     0,
+	"core/nearest":            0,
 	"sdk/api":                 1,
 	"core/record":             1,
 	"core/schema":             1,

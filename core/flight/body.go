@@ -9,8 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agext/levenshtein"
-
+	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -81,7 +80,7 @@ func checkNames(body []byte, t reflect.Type, at string) error {
 	for _, name := range names {
 		ft, ok := fields[name]
 		if !ok {
-			return fmt.Errorf("unknown field %.100q%s", strings.TrimPrefix(at+"."+name, "."), nearest(name, fields))
+			return fmt.Errorf("unknown field %.100q%s", strings.TrimPrefix(at+"."+name, "."), amongFields(name, fields))
 		}
 		if err := checkNames(members[name], ft, at+"."+name); err != nil {
 			return err
@@ -102,8 +101,8 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// nearest is `; did you mean "x"?`, or what there is when nothing is near.
-func nearest(name string, fields map[string]reflect.Type) string {
+// amongFields suggests a field.
+func amongFields(name string, fields map[string]reflect.Type) string {
 	known := make([]string, 0, len(fields))
 	for k := range fields {
 		known = append(known, k)
@@ -112,18 +111,12 @@ func nearest(name string, fields map[string]reflect.Type) string {
 	return suggest(name, known)
 }
 
+// suggest is `; did you mean "x"?`, or what there is when nothing is near.
 func suggest(name string, known []string) string {
-	best, score := "", 0.4
-	if len(name) <= 100 { // the distance costs the product of the lengths
-		for _, k := range known {
-			if x := levenshtein.Similarity(strings.ToLower(name), strings.ToLower(k), nil); x >= score {
-				best, score = k, x
-			}
-		}
+	if k, ok := nearest.Close(name, known); ok {
+		return fmt.Sprintf("; did you mean %q?", k)
 	}
 	switch {
-	case best != "":
-		return fmt.Sprintf("; did you mean %q?", best)
 	case len(known) == 0:
 		return "; this body has no fields"
 	case len(known) > 20:

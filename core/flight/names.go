@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -35,20 +36,20 @@ func tableNamed(view *cluster.State, name string) (*cluster.Table, error) {
 	case database == "":
 		return nil, fmt.Errorf("table %.400s: database %.200q %w", name, first, mink.ErrNotExist)
 	}
+	return nil, fmt.Errorf("table %.400s %w%s", name, mink.ErrNotExist, nearTable(view, database, name[len(database)+1:]))
+}
+
+// nearTable suggests a table of the database for one that does not exist.
+func nearTable(view *cluster.State, database, table string) string {
 	var known []string
 	for t := range view.Tables(database) {
-		known = append(known, t.Descriptor.Name())
+		known = append(known, t.Descriptor.Table)
 		if len(known) == 1000 {
 			break
 		}
 	}
-	return nil, fmt.Errorf("table %.400s %w%s", name, mink.ErrNotExist, near(name, known))
-}
-
-// near is suggest for names that are there, silent when none is near.
-func near(name string, known []string) string {
-	if s := suggest(name, known); strings.HasPrefix(s, "; did") {
-		return s
+	if k, ok := nearest.Close(table, known); ok {
+		return fmt.Sprintf("; did you mean %q?", database+"."+k)
 	}
 	return ""
 }
@@ -62,7 +63,7 @@ func tableAt(view *cluster.State, path []string) (*cluster.Table, error) {
 		if t, ok := view.TableByName(path[0], path[1]); ok {
 			return t, nil
 		}
-		return nil, fmt.Errorf("table %.200s.%.200s %w", path[0], path[1], mink.ErrNotExist)
+		return nil, fmt.Errorf("table %.200s.%.200s %w%s", path[0], path[1], mink.ErrNotExist, nearTable(view, path[0], path[1]))
 	default:
 		return nil, fmt.Errorf("%w: a path of %d elements: want [database, table]", mink.ErrInvalid, len(path))
 	}

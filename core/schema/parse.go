@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/agext/levenshtein"
+	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -20,6 +20,16 @@ var typeWords = map[string]Kind{
 
 // typeWordList is typeWords in a fixed order, for suggestions.
 var typeWordList = kindNames[1:]
+
+// foreignTypes are other systems' names of types, upper case, and ours.
+var foreignTypes = map[string]string{
+	"VARCHAR": "STRING", "NVARCHAR": "STRING", "VARCHAR2": "STRING", "TEXT": "STRING", "CLOB": "STRING", "UTF8": "STRING",
+	"STR": "STRING", "JSON": "STRING", "UUID": "STRING", "CHARACTER": "CHAR",
+	"VARBINARY": "BYTES", "BLOB": "BYTES", "BYTEA": "BYTES", "FIXED": "BINARY",
+	"BYTE": "TINYINT", "SHORT": "SMALLINT", "LONG": "BIGINT", "INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64": "BIGINT",
+	"REAL": "FLOAT", "FLOAT32": "FLOAT", "FLOAT64": "DOUBLE", "NUMERIC": "DECIMAL", "NUMBER": "DECIMAL",
+	"DATETIME": "TIMESTAMP", "TIMESTAMPTZ": "TIMESTAMP_LTZ", "TIMESTAMP_NTZ": "TIMESTAMP", "STRUCT": "ROW", "RECORD": "ROW", "LIST": "ARRAY",
+}
 
 // ParseType reads a type's text, in any case and spacing:
 //
@@ -136,7 +146,10 @@ func (p *typeParser) parse(depth int) (Type, error) {
 		if word == "" || len(word) > 40 {
 			return Type{}, p.expected("a type such as INT or STRING")
 		}
-		return Type{}, p.errorAt(start, "unknown type %q%s", word, suggest(strings.ToUpper(word), typeWordList))
+		if ours, ok := foreignTypes[strings.ToUpper(word)]; ok {
+			return Type{}, p.errorAt(start, "unknown type %q, here it is %s", word, ours)
+		}
+		return Type{}, p.errorAt(start, "unknown type %q%s", word, suggest(word, typeWordList))
 	}
 	p.pos += len(word)
 	t := Type{Kind: kind}
@@ -307,18 +320,8 @@ func (p *typeParser) name() (string, error) {
 
 // suggest is `, did you mean "x"?` for the nearest known name, "" when none is near.
 func suggest(name string, known []string) string {
-	if len(name) > MaxNameLength {
-		return "" // the distance costs len(name) x len(known name)
+	if k, ok := nearest.Close(name, known); ok {
+		return fmt.Sprintf(", did you mean %q?", k)
 	}
-	best, bestScore := "", 0.0
-	for _, k := range known {
-		score := levenshtein.Similarity(strings.ToLower(name), strings.ToLower(k), nil)
-		if score > bestScore {
-			best, bestScore = k, score
-		}
-	}
-	if bestScore < 0.4 {
-		return ""
-	}
-	return fmt.Sprintf(", did you mean %q?", best)
+	return ""
 }

@@ -51,7 +51,9 @@ func TestParseTypeCanonical(t *testing.T) {
 func TestParseTypeErrors(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{"", "position 1: expected a type such as INT or STRING, found the end"},
-		{"VARCHAR", `position 1: unknown type "VARCHAR"`},
+		{"varchar(20)", `position 1: unknown type "varchar", here it is STRING`},
+		{"ARRAY<int64>", `position 7: unknown type "int64", here it is BIGINT`},
+		{"WORDS", `position 1: unknown type "WORDS"`},
 		{"BIGNIT", `did you mean "BIGINT"?`},
 		{"INT(3)", "position 4: INT takes no arguments"},
 		{"DECIMAL(39)", "position 9: precision of DECIMAL must be 1 to 38"},

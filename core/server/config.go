@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agext/levenshtein"
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/knadh/koanf/parsers/toml/v2"
 	"github.com/knadh/koanf/providers/confmap"
@@ -21,6 +20,7 @@ import (
 	gotoml "github.com/pelletier/go-toml/v2"
 
 	"github.com/mink-project/mink/core/internal/units"
+	"github.com/mink-project/mink/core/nearest"
 )
 
 // Config is everything that a node can be told. Every field is also a TOML key,
@@ -183,10 +183,7 @@ func refuseUnknown(names []string) error {
 			continue
 		}
 		name = strings.ReplaceAll(name, "\x00", ".")
-		nearest := slices.MinFunc(known, func(a, b string) int {
-			return levenshtein.Distance(name, a, nil) - levenshtein.Distance(name, b, nil)
-		})
-		return fmt.Errorf("unknown configuration key %q; the nearest known one is %q", name, nearest)
+		return fmt.Errorf("unknown configuration key %q; the nearest known one is %q", name, nearest.Of(name, known))
 	}
 	return nil
 }
