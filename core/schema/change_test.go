@@ -126,7 +126,7 @@ func TestApplyRefuses(t *testing.T) {
 		`[{"op":"drop_column","name":"n","to":"x"}]`:                                                    `it has no "to"`,
 		`[{"op":"drop_colum","name":"n"}]`:                                                              `unknown op "drop_colum", did you mean "drop_column"?`,
 		`[{"op":"set_options","options":{"log_tl":"1d"}}]`:                                              `did you mean "log_ttl"?`,
-		`[{"op":"set_options","options":{"log_ttl":"1x"}}]`:                                             `write it like`,
+		`[{"op":"set_options","options":{"log_ttl":"1x"}}]`:                                             `want a number and a unit`,
 		`[{"op":"set_options","options":{"merge_engine":"first_row"}}]`:                                 `it is fixed when the table is created`,
 		`[{"op":"reset_options","names":["log_tl"]}]`:                                                   `did you mean "log_ttl"?`,
 		`[{"op":"reset_options","names":["auto_partition.time_unit"]}]`:                                 `set auto_partition.time_unit too`,

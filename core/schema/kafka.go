@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -60,12 +61,12 @@ func fromKafkaRetention(name, value string) (option, text string, err error) {
 		if n == -1 {
 			return "log_max_bytes", "unlimited", nil
 		}
-		return "log_max_bytes", FormatSize(n), nil
+		return "log_max_bytes", units.FormatSize(n), nil
 	}
 	if n == -1 || n > math.MaxInt64/int64(time.Millisecond) { // 292 years: as good as forever
 		return "log_ttl", "forever", nil
 	}
-	return "log_ttl", FormatDuration(time.Duration(max(n, 1)) * time.Millisecond), nil
+	return "log_ttl", units.FormatDuration(time.Duration(max(n, 1)) * time.Millisecond), nil
 }
 
 // kafkaMillis reads a checked time limit in which a huge value means no limit (0).
@@ -84,8 +85,10 @@ type KafkaConfig struct {
 	Value   string
 	Default string
 	Set     bool // by the table, not by default
-	Type    ValueType
-	Doc     string
+	// Informative: stored and reported, without effect.
+	Informative bool
+	Type        ValueType
+	Doc         string
 }
 
 // KafkaConfigs lists the topic configs of a table, sorted by name: Kafka's own
@@ -100,7 +103,7 @@ func (d *Descriptor) KafkaConfigs() ([]KafkaConfig, error) {
 	for _, s := range OptionSpecs() {
 		value, _ := o.Value(s.Name)
 		_, set := o.values[s.Name]
-		c := KafkaConfig{Name: s.Name, Value: value, Default: s.Default, Set: set, Type: s.Type, Doc: s.Doc}
+		c := KafkaConfig{Name: s.Name, Value: value, Default: s.Default, Set: set, Informative: s.Informative, Type: s.Type, Doc: s.Doc}
 		switch {
 		case s.Name == "log_ttl":
 			c.Name, c.Value, c.Default, c.Type = kafkaRetentionMs, "-1", "604800000", TypeInt
@@ -113,7 +116,7 @@ func (d *Descriptor) KafkaConfigs() ([]KafkaConfig, error) {
 				c.Value = strconv.FormatInt(o.LogMaxBytes, 10)
 			}
 		case s.Type == TypeSize && s.Kafka: // Kafka's tools want plain numbers
-			n, err := ParseSize(value)
+			n, err := units.ParseSize(value)
 			if err != nil {
 				return nil, err
 			}

@@ -37,6 +37,8 @@ func minkOptions() []OptionSpec {
 			Doc: "How deletes are written to the lake."},
 		{Name: "sinks", Type: TypeList, Tables: AllTables, Unbuilt: true,
 			Doc: "Names of further sinks that receive every record, separated by commas."},
+		{Name: "kafka.validate", Type: TypeEnum, Choices: []string{"header", "deep"}, Default: "header", Tables: AllTables,
+			Doc: "How far a compressed Kafka batch is checked before it is taken: header, or deep, which decompresses it and walks its records (10 to 60 times dearer) and refuses what readers would have to skip. Uncompressed batches are always walked. The topic config is mink.kafka.validate."},
 		{Name: "kafka.value.format", Type: TypeText, Tables: AllTables, Unbuilt: true,
 			Doc: "Shows a typed table to Kafka clients, with values in this format."},
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -59,6 +60,7 @@ type Options struct {
 	TimestampType   TimestampType
 	TimestampBefore time.Duration // how far a CreateTime may lie behind the leader's clock; 0: any
 	TimestampAfter  time.Duration // how far ahead of it; 0: any
+	DeepKafka       bool          // decompress and walk Kafka batches before they are taken
 	AutoPartition   AutoPartition
 
 	values map[string]string
@@ -85,8 +87,8 @@ const (
 	TypeBool     ValueType = "boolean"  // true | false
 	TypeInt      ValueType = "integer"  // whole number
 	TypeFloat    ValueType = "number"   // decimal number
-	TypeDuration ValueType = "duration" // ParseDuration
-	TypeSize     ValueType = "size"     // ParseSize
+	TypeDuration ValueType = "duration" // 7d, 12h, 500ms
+	TypeSize     ValueType = "size"     // 64MiB, 1048588
 	TypeEnum     ValueType = "one of"   // Choices
 	TypeList     ValueType = "list"     // separated by commas
 	TypeText     ValueType = "text"
@@ -217,20 +219,20 @@ func (s OptionSpec) checkForm(value string) error {
 			return optionError(s.Name, value, "it must be a number from 0 to 1")
 		}
 	case TypeSize:
-		if n, form = ParseSize(value); form != nil {
-			return fmt.Errorf("option %s: %w", s.Name, form)
+		if n, form = units.ParseSize(value); form != nil {
+			return fmt.Errorf("%w option %s: %w", mink.ErrInvalid, s.Name, form)
 		}
 	case TypeDuration:
-		d, err := ParseDuration(value)
+		d, err := units.ParseDuration(value)
 		if err != nil {
-			return fmt.Errorf("option %s: %w", s.Name, err)
+			return fmt.Errorf("%w option %s: %w", mink.ErrInvalid, s.Name, err)
 		}
 		n = d.Milliseconds()
 	}
 	counted := s.Type == TypeInt || s.Type == TypeSize || s.Type == TypeDuration
 	show := func(n int64) string {
 		if s.Type == TypeDuration {
-			return FormatDuration(time.Duration(n) * time.Millisecond)
+			return units.FormatDuration(time.Duration(n) * time.Millisecond)
 		}
 		return strconv.FormatInt(n, 10)
 	}
@@ -255,16 +257,16 @@ func (o *Options) fill() error {
 		return n
 	}
 	if v := text("log_ttl"); v != "forever" {
-		if o.LogTTL, err = ParseDuration(v); err != nil {
+		if o.LogTTL, err = units.ParseDuration(v); err != nil {
 			return err
 		}
 	}
 	if v := text("log_max_bytes"); v != "unlimited" {
-		if o.LogMaxBytes, err = ParseSize(v); err != nil {
+		if o.LogMaxBytes, err = units.ParseSize(v); err != nil {
 			return err
 		}
 	}
-	size, sizeErr := ParseSize(text("max.message.bytes"))
+	size, sizeErr := units.ParseSize(text("max.message.bytes"))
 	if sizeErr != nil {
 		return sizeErr
 	}
@@ -272,6 +274,7 @@ func (o *Options) fill() error {
 	if text("message.timestamp.type") == LogAppendTime.String() {
 		o.TimestampType = LogAppendTime
 	}
+	o.DeepKafka = text("kafka.validate") == "deep"
 	o.TimestampBefore = kafkaMillis(text("message.timestamp.before.max.ms"))
 	o.TimestampAfter = kafkaMillis(text("message.timestamp.after.max.ms"))
 	o.AutoPartition = AutoPartition{

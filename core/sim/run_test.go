@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -129,7 +130,7 @@ func (r *run) createTable(buckets int32, options map[string]string) {
 	}
 	for _, ref := range tab.refs {
 		if ttl := options["log_ttl"]; ttl != "" {
-			d, err := schema.ParseDuration(ttl)
+			d, err := units.ParseDuration(ttl)
 			if err != nil {
 				r.Broken("%v", err)
 			}

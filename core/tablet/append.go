@@ -96,7 +96,7 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 	}
 	var h record.Header
 	var err error
-	if opts.Deep = l.cfg.DeepKafka; opts.Deep {
+	if opts.Deep = o.DeepKafka; opts.Deep {
 		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
 			h, err = kafkabatch.Header(batch, &opts, d)
 			return err

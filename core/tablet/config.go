@@ -27,10 +27,6 @@ type Config struct {
 	// QuarantineMax is how many bad ranges are kept by name for Stats; all are
 	// counted. Default 1000.
 	QuarantineMax int
-	// DeepKafka decompresses compressed Kafka batches and walks their records
-	// before they are accepted; otherwise only their header is checked (10 to 60
-	// times cheaper), and a bad one is quarantined when it is read. Default false.
-	DeepKafka bool
 	// Now is the clock of commit timestamps. Default time.Now.
 	Now func() time.Time
 	// Codecs is scratch memory that the tablets of a node share; nil: own.

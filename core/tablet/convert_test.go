@@ -13,6 +13,7 @@ import (
 	"github.com/mink-project/mink/core/record"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/record/kafkabatch"
+	"github.com/mink-project/mink/core/schema"
 )
 
 // One table for both protocols: Kafka batches and Arrow batches in one bucket,
@@ -178,11 +179,11 @@ func TestWriterStateOnlyInTopic(t *testing.T) {
 	}
 }
 
-// With DeepKafka the poison is refused at the door.
+// With kafka.validate=deep the poison is refused at the door, from the moment
+// the option is set.
 func TestDeepKafka(t *testing.T) {
 	s := newFake(true)
 	cfg := topicConfig(s, &clock{t0})
-	cfg.DeepKafka = true
 	l := openWith(t, s, cfg)
 	good := compressed(t0, t0+1)
 	var k kmsg.RecordBatch
@@ -190,6 +191,14 @@ func TestDeepKafka(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Records = []byte("this is not snappy")
+	appendOK(t)(l.AppendKafka(sealed(k), KafkaAppend{}))
+	var err error
+	if cfg.Options, err = schema.ParseOptions(map[string]string{"kafka.validate": "deep"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
 	var bad *record.BatchError
 	if _, err := l.AppendKafka(sealed(k), KafkaAppend{}); !errors.As(err, &bad) || bad.Kind != record.KindInvalidRecord {
 		t.Fatal(err)

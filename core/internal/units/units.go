@@ -17,29 +17,40 @@ const day = 24 * time.Hour
 // Duration is a time.Duration that also knows days. "0" is zero.
 type Duration time.Duration
 
-// ParseDuration reads Go's duration syntax plus a unit "d" of 24 hours, which
-// may only stand first: "7d", "1d12h". Negative durations are refused.
+// ParseDuration reads Go's duration syntax plus units "d" of 24 hours and "w" of
+// 7 days, which stand before the others: "7d", "1d12h", "2w". Negative durations
+// are refused.
 func ParseDuration(s string) (time.Duration, error) {
+	fail := func() (time.Duration, error) {
+		return 0, fmt.Errorf("duration %.50q: want a number and a unit, such as 500ms, 10s, 5m, 36h or 7d", s)
+	}
 	text := strings.TrimSpace(s)
 	if text == "0" {
 		return 0, nil
 	}
-	var d time.Duration
-	if i := strings.IndexByte(text, 'd'); i > 0 {
-		days, err := strconv.ParseFloat(text[:i], 64)
-		if err != nil || days < 0 || math.IsNaN(days) || days > float64(math.MaxInt64/int64(day)) {
-			return 0, fmt.Errorf("duration %q: want a number and a unit, such as 500ms, 10s, 5m, 36h or 7d", s)
+	var total time.Duration
+	for _, unit := range []struct {
+		name byte
+		size time.Duration
+	}{{'w', 7 * day}, {'d', day}} {
+		i := strings.IndexByte(text, unit.name)
+		if i < 0 {
+			continue
 		}
-		d, text = time.Duration(days*float64(day)), text[i+1:]
+		n, err := strconv.ParseFloat(text[:i], 64)
+		if err != nil || !(n >= 0 && n <= float64((math.MaxInt64-total)/unit.size)) { // NaN is neither
+			return fail()
+		}
+		total, text = total+time.Duration(n*float64(unit.size)), text[i+1:]
 		if text == "" {
-			return d, nil
+			return total, nil
 		}
 	}
 	rest, err := time.ParseDuration(text)
-	if err != nil || rest < 0 || d+rest < 0 {
-		return 0, fmt.Errorf("duration %q: want a number and a unit, such as 500ms, 10s, 5m, 36h or 7d", s)
+	if err != nil || rest < 0 || total+rest < 0 {
+		return fail()
 	}
-	return d + rest, nil
+	return total + rest, nil
 }
 
 // FormatDuration prints whole days as "7d", anything else as Go does, without
@@ -75,9 +86,13 @@ type Size int64
 
 // ParseSize reads "64MiB", "10 MB" (powers of ten), "512".
 func ParseSize(s string) (int64, error) {
-	n, err := humanize.ParseBytes(strings.TrimSpace(s))
+	text := strings.TrimSpace(s)
+	n, err := strconv.ParseUint(text, 10, 64) // exact, where ParseBytes goes through a float
+	if err != nil {
+		n, err = humanize.ParseBytes(text)
+	}
 	if err != nil || n > math.MaxInt64 {
-		return 0, fmt.Errorf("size %q: want a number and a unit, such as 512, 64KiB, 10MiB or 1GiB", s)
+		return 0, fmt.Errorf("size %.50q: want a number and a unit, such as 512, 64KiB, 10MiB or 1GiB", s)
 	}
 	return int64(n), nil
 }
@@ -85,15 +100,12 @@ func ParseSize(s string) (int64, error) {
 // FormatSize prints the largest binary unit that divides n, so that it reads
 // back as the same number.
 func FormatSize(n int64) string {
-	for _, u := range []struct {
-		name string
-		size int64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n >= u.size && n%u.size == 0 {
-			return strconv.FormatInt(n/u.size, 10) + u.name
-		}
+	names := []string{"", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	i := 0
+	for n != 0 && n%1024 == 0 && i < len(names)-1 {
+		n, i = n/1024, i+1
 	}
-	return strconv.FormatInt(n, 10)
+	return strconv.FormatInt(n, 10) + names[i]
 }
 
 // UnmarshalText reads ParseSize's syntax.
