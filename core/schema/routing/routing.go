@@ -6,8 +6,6 @@ package routing
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -87,26 +85,17 @@ func (r *Router) partitionsOf(rec arrow.RecordBatch) ([]int32, [][]string, error
 	if r.partition == nil {
 		return nil, [][]string{nil}, nil
 	}
+	groups, err := r.partition.Split(rec, int(rec.NumRows()))
+	if err != nil {
+		return nil, nil, err
+	}
 	at := make([]int32, rec.NumRows())
-	var values [][]string
-	seen := map[string]int32{}
-	for row := range at {
-		v, err := r.partition.Values(rec, row)
-		if err != nil {
-			return nil, nil, err
+	values := make([][]string, len(groups))
+	for i, g := range groups {
+		values[i] = g.Values
+		for _, row := range g.Rows {
+			at[row] = int32(i)
 		}
-		if row > 0 && slices.Equal(v, values[at[row-1]]) {
-			at[row] = at[row-1]
-			continue
-		}
-		key := strings.Join(v, "\x00")
-		i, ok := seen[key]
-		if !ok {
-			i = int32(len(values))
-			seen[key] = i
-			values = append(values, slices.Clone(v))
-		}
-		at[row] = i
 	}
 	return at, values, nil
 }

@@ -138,3 +138,42 @@ func bucketerOf(t *rapid.T, d *schema.Descriptor) *bucketing.Bucketer {
 	}
 	return b
 }
+
+// Values that differ only in where one ends are different partitions, whatever
+// characters they hold.
+func TestPartitionsAreToldApart(t *testing.T) {
+	d, err := (&schema.Descriptor{
+		Database: "db", Table: "t", PartitionKeys: []string{"a", "b"},
+		Schema: schema.Schema{Columns: []schema.Column{
+			{Name: "a", Type: schema.MustParseType("STRING NOT NULL")}, {Name: "b", Type: schema.MustParseType("STRING NOT NULL")},
+		}},
+	}).Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
+	defer mem.AssertSize(t, 0)
+	want := [][]string{{"x\x00", "y"}, {"x", "\x00y"}, {"x\x00\x00y", ""}, {"", "x\x00\x00y"}}
+	b := array.NewRecordBuilder(mem, d.Schema.Arrow())
+	defer b.Release()
+	for _, v := range want {
+		b.Field(0).(*array.StringBuilder).Append(v[0])
+		b.Field(1).(*array.StringBuilder).Append(v[1])
+	}
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	r, err := New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := r.Split(mem, rec, 0)
+	if err != nil || len(parts) != len(want) {
+		t.Fatalf("%d parts, want %d: %v", len(parts), len(want), err)
+	}
+	for i, p := range parts {
+		if !slices.Equal(p.Values, want[i]) || p.Rows.NumRows() != 1 {
+			t.Errorf("part %d: %q with %d rows, want %q", i, p.Values, p.Rows.NumRows(), want[i])
+		}
+		p.Rows.Release()
+	}
+}
