@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
@@ -29,6 +30,9 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	if len(m.DataHeader) == 0 { // the descriptor came alone
 		select {
 		case next := <-in:
+			if errors.Is(next.err, io.EOF) {
+				return fmt.Errorf("%w: the stream ended after its descriptor, before the Arrow schema of the rows", mink.ErrInvalid)
+			}
 			if next.err != nil {
 				return next.err
 			}

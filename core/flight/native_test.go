@@ -25,7 +25,6 @@ import (
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/api"
-	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -252,7 +251,7 @@ func TestAppendRefused(t *testing.T) {
 	wantStatus(t, one(w.appendTo(7, 0, idNameSchema), idNames(0, 1), nil), api.ReasonUnavailable, "schema 7")
 	wantStatus(t, one(w.appendTo(0, 0, idNameSchema), idNames(0, 1), nil), api.ReasonInvalid, "schema_id")
 	wantStatus(t, one(w.appendTo(1, 5, idNameSchema), idNames(0, 1), nil), api.ReasonInvalid, "sequence")
-	wantStatus(t, one(w.appendTo(1, 5, idNameSchema), idNames(0, 1), map[string]int{"seq": 1}), api.ReasonInvalid, `"seq"; known: sequence`)
+	wantStatus(t, one(w.appendTo(1, 5, idNameSchema), idNames(0, 1), map[string]int{"seq": 1}), api.ReasonInvalid, `"seq"; did you mean "sequence"?`)
 	wantStatus(t, one(w.appendTo(1, 5, idNameSchema), idNames(0, 1), seqOf(-1)), api.ReasonInvalid, "sequence")
 	wantStatus(t, one(w.appendTo(1, 0, idNameSchema), idNames(0, 60000), nil), api.ReasonTooLarge, "message_bytes_max")
 	wantStatus(t, one(w.put(cmd(api.Command{Table: "db.t", From: "latest"}), idNameSchema), idNames(0, 1), nil), api.ReasonInvalid, "put")
@@ -342,6 +341,20 @@ func TestHostileArrow(t *testing.T) {
 		wantStatus(t, try(d, schemaHeader, schemaHeader, nil), api.ReasonInvalid, "")
 	}
 	wantStatus(t, try(nil, schemaHeader, header, body), api.ReasonInvalid, "descriptor")
+
+	// A descriptor and nothing after it.
+	for _, d := range []*aflight.FlightDescriptor{native, path("db", "t")} {
+		p, err := w.raw.DoPut(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Send(&aflight.FlightData{FlightDescriptor: d}); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.CloseSend()
+		_, err = p.Recv()
+		wantStatus(t, err, api.ReasonInvalid, "schema")
+	}
 }
 
 func TestSchemaEvolution(t *testing.T) {
@@ -535,81 +548,6 @@ func TestTail(t *testing.T) {
 		t.Error("rows after the stop")
 	}
 	wantStatus(t, out.Err(), api.ReasonUnavailable, "stopping")
-}
-
-func TestClientScanAndTail(t *testing.T) {
-	w := newWorld(t)
-	w.table(`{"name":"day","type":"STRING NOT NULL"},`+idName, `"partition_keys":["day"],"bucket_count":2,"bucket_keys":["id"]`)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	wr, err := w.client.NewWriter(ctx, "db.t", client.DefaultWriter())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := array.NewRecordBuilder(memory.DefaultAllocator, wr.Schema())
-	defer b.Release()
-	write := func(first, n int) {
-		t.Helper()
-		for i := first; i < first+n; i++ {
-			b.Field(0).(*array.StringBuilder).Append([]string{"mon", "tue", "wed"}[i%3])
-			b.Field(1).(*array.Int64Builder).Append(int64(i))
-			b.Field(2).AppendNull()
-		}
-		rec := b.NewRecordBatch()
-		defer rec.Release()
-		a, err := wr.Append(ctx, rec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Wait(ctx); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range 10 {
-		write(i*30, 30)
-	}
-	var all []int64
-	for batch, err := range w.client.Scan(ctx, client.ScanRequest{Table: "db.t", Bucket: -1, Columns: []string{"id"}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, batch.Record.Column(0).(*array.Int64).Int64Values()...)
-	}
-	slices.Sort(all)
-	if !slices.Equal(all, seq(0, 300)) {
-		t.Errorf("scan has %d ids: %v", len(all), all)
-	}
-	n := 0
-	for batch, err := range w.client.Scan(ctx, client.ScanRequest{Table: "db.t", Partition: []string{"tue"}, Bucket: -1, Limit: 40}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		n += int(batch.Record.NumRows())
-	}
-	if n != 40 {
-		t.Errorf("limited scan has %d rows", n)
-	}
-	seen := map[int64]bool{}
-	for batch, err := range w.client.Tail(ctx, client.TailRequest{ScanRequest: client.ScanRequest{Table: "db.t", Bucket: -1, Columns: []string{"id"}, From: "earliest"}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, id := range batch.Record.Column(0).(*array.Int64).Int64Values() {
-			if seen[id] {
-				t.Errorf("id %d twice", id)
-			}
-			seen[id] = true
-		}
-		if len(seen) == 300 {
-			write(300, 3)
-		}
-		if len(seen) == 303 {
-			break
-		}
-	}
-	if err := wr.Close(ctx); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestReadYourWritesHeaders(t *testing.T) {

@@ -125,7 +125,8 @@ func (t *tail) run(ctx context.Context) error {
 }
 
 // gather reads what is there: at least minBytes, or whatever came in the wait;
-// it does not return before something came.
+// it does not return before something came. Behind the end of the log nothing is
+// waited for: a read may stop short of minBytes at a batch that does not fit.
 func (t *tail) gather(ctx context.Context) (tablet.ReadResult, error) {
 	var late <-chan time.Time // runs from the first bytes on
 	for {
@@ -135,7 +136,7 @@ func (t *tail) gather(ctx context.Context) (tablet.ReadResult, error) {
 			return res, err
 		}
 		some := res.Next > t.next
-		if some && bytesOf(&res) >= t.minBytes {
+		if some && (bytesOf(&res) >= t.minBytes || res.Next < res.HighWatermark) {
 			return res, t.interrupted(ctx)
 		}
 		if some && late == nil {

@@ -24,6 +24,7 @@ type waiting struct {
 	rows  arrow.RecordBatch
 	bytes int64
 	of    *Append
+	since time.Time
 }
 
 // sequenced is one batch with its sequence: its content never changes again,
@@ -32,7 +33,7 @@ type sequenced struct {
 	sequence int32
 	rows     arrow.RecordBatch
 	of       []*Append
-	since    time.Time // when it got its sequence
+	since    time.Time // when its first rows came
 }
 
 // appender sends one bucket's batches: at most InFlightMax on their way, in
@@ -51,6 +52,7 @@ type appender struct {
 	}
 	// Below: used by run only.
 	unacked []*sequenced
+	acked   time.Time // when the last acknowledgement came
 	next    int32
 	writer  api.Writer // WriterID 0: take a fresh one before the next batch
 }
@@ -62,7 +64,7 @@ func newAppender(w *Writer, ref mink.BucketRef) *appender {
 // push takes over the part's rows.
 func (p *appender) push(part routing.Part, a *Append) {
 	p.mu.Lock()
-	p.mu.queue = append(p.mu.queue, waiting{rows: part.Rows, bytes: recordBytes(part.Rows), of: a})
+	p.mu.queue = append(p.mu.queue, waiting{rows: part.Rows, bytes: recordBytes(part.Rows), of: a, since: time.Now()})
 	p.mu.Unlock()
 	select {
 	case p.kick <- struct{}{}:
@@ -102,10 +104,16 @@ func (p *appender) run(ctx context.Context) {
 // afterFailure gives up what cannot succeed any more, else pauses before the
 // next session.
 func (p *appender) afterFailure(ctx context.Context, pauses *backoff.ExponentialBackOff, err error) {
-	expired := len(p.unacked) > 0 && time.Since(p.unacked[0].since) > p.w.table.c.cfg.RetryTimeout
+	limit := p.w.table.c.cfg.RetryTimeout
+	expired := p.waits() > limit
 	if !retriable(err) || expired {
-		if expired {
-			err = fmt.Errorf("%w: gave up after %s: %w", mink.ErrUnknownOutcome, p.w.table.c.cfg.RetryTimeout, err)
+		switch {
+		case errors.Is(err, mink.ErrNotExist):
+			p.w.table.forget(p.ref.Partition)
+		case expired && len(p.unacked) > 0:
+			err = fmt.Errorf("%w: gave up after %s: %w", mink.ErrUnknownOutcome, limit, err)
+		case expired: // nothing was sent
+			err = fmt.Errorf("gave up after %s: %w", limit, err)
 		}
 		p.failAll(err)
 		return
@@ -121,6 +129,25 @@ func (p *appender) afterFailure(ctx context.Context, pauses *backoff.Exponential
 	if err := p.w.table.refresh(ctx); err != nil && !retriable(err) && ctx.Err() == nil {
 		p.failAll(err)
 	}
+}
+
+// waits is for how long the oldest rows have waited without any acknowledgement.
+func (p *appender) waits() time.Duration {
+	var oldest time.Time
+	p.mu.Lock()
+	switch {
+	case len(p.unacked) > 0:
+		oldest = p.unacked[0].since
+	case len(p.mu.queue) > 0:
+		oldest = p.mu.queue[0].since
+	default:
+		oldest = time.Now()
+	}
+	p.mu.Unlock()
+	if p.acked.After(oldest) {
+		oldest = p.acked
+	}
+	return time.Since(oldest)
 }
 
 func (p *appender) queued() bool {
@@ -180,7 +207,7 @@ func (p *appender) sequence() (*sequenced, error) {
 		}
 		return nil, err
 	}
-	s := &sequenced{sequence: p.next, rows: rows, of: of, since: time.Now()}
+	s := &sequenced{sequence: p.next, rows: rows, of: of, since: taken[0].since}
 	if p.next++; p.next < 0 { // after 2^31-1 comes 0
 		p.next = 0
 	}
@@ -192,7 +219,7 @@ func (p *appender) sequence() (*sequenced, error) {
 func (p *appender) session(ctx context.Context) (progress bool, err error) {
 	address := p.w.table.leader(p.ref)
 	if address == "" {
-		return false, fmt.Errorf("bucket %s has no known leader: %w", p.ref, mink.ErrUnavailable)
+		return false, fmt.Errorf("append to %s: bucket %d has no known leader: %w", p.w.table.name, p.ref.Index, mink.ErrUnavailable)
 	}
 	conn, err := p.w.table.c.at(address)
 	if err != nil {
@@ -207,7 +234,7 @@ func (p *appender) session(ctx context.Context) (progress bool, err error) {
 	defer cancel()
 	put, err := conn.DoPut(ctx)
 	if err != nil {
-		return false, wrap("append", err)
+		return false, p.wrap(err)
 	}
 	out := flight.NewRecordWriter(put, ipc.WithSchema(p.w.table.arrow), ipc.WithAllocator(p.w.cfg.Allocator))
 	defer out.Close()
@@ -221,7 +248,7 @@ func (p *appender) session(ctx context.Context) (progress bool, err error) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		broken <- receiveAcks(ctx, put, acks)
+		broken <- p.receiveAcks(ctx, put, acks)
 	}()
 	defer wg.Wait()
 	defer cancel()
@@ -245,7 +272,7 @@ func (p *appender) pump(ctx context.Context, out *flight.Writer, acks <-chan api
 			}
 			s := p.unacked[sent]
 			if err := out.WriteWithAppMetadata(s.rows, api.JSON(api.AppendMetadata{Sequence: s.sequence})); err != nil {
-				return progress, whyBroken(broken, err)
+				return progress, p.whyBroken(broken, err)
 			}
 			sent++
 		}
@@ -257,7 +284,7 @@ func (p *appender) pump(ctx context.Context, out *flight.Writer, acks <-chan api
 			s := p.unacked[0]
 			p.unacked = slices.Delete(p.unacked, 0, 1)
 			sent--
-			progress = true
+			progress, p.acked = true, time.Now()
 			s.rows.Release()
 			for _, a := range s.of {
 				p.w.finish(a, nil)
@@ -270,24 +297,26 @@ func (p *appender) pump(ctx context.Context, out *flight.Writer, acks <-chan api
 
 // whyBroken prefers the status that the node sent over the error of a write on
 // the stream that it ended.
-func whyBroken(broken <-chan error, err error) error {
+func (p *appender) whyBroken(broken <-chan error, err error) error {
 	select {
 	case why := <-broken:
 		return why
 	case <-time.After(time.Second):
-		return wrap("append", err)
+		return p.wrap(err)
 	}
 }
 
+func (p *appender) wrap(err error) error { return wrap("append to "+p.w.table.name, err) }
+
 // receiveAcks hands on each acknowledgement; it answers why the stream ended.
-func receiveAcks(ctx context.Context, put flight.FlightService_DoPutClient, acks chan<- api.AppendResult) error {
+func (p *appender) receiveAcks(ctx context.Context, put flight.FlightService_DoPutClient, acks chan<- api.AppendResult) error {
 	for {
 		r, err := put.Recv()
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("append: the node ended the stream: %w", mink.ErrUnavailable)
+			return fmt.Errorf("append to %s: the node ended the stream: %w", p.w.table.name, mink.ErrUnavailable)
 		}
 		if err != nil {
-			return wrap("append", err)
+			return p.wrap(err)
 		}
 		var a api.AppendResult
 		if err := decode("append", r.AppMetadata, &a); err != nil {

@@ -41,7 +41,8 @@ type serverError struct {
 func (e *serverError) Error() string { return e.text }
 func (e *serverError) Unwrap() error { return e.class }
 
-// wrap turns a gRPC status into an error of sdk/mink's classes.
+// wrap turns a gRPC status into an error of sdk/mink's classes. what is put
+// before its text, unless it is empty: then the caller says more.
 func wrap(what string, err error) error {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {
@@ -49,9 +50,9 @@ func wrap(what string, err error) error {
 	}
 	switch s.Code() {
 	case codes.Canceled:
-		return fmt.Errorf("%s: %w", what, context.Canceled)
+		return behind(what, context.Canceled)
 	case codes.DeadlineExceeded:
-		return fmt.Errorf("%s: %w", what, context.DeadlineExceeded)
+		return behind(what, context.DeadlineExceeded)
 	}
 	class := codesOf[s.Code()]
 	if s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "message larger than max") {
@@ -63,7 +64,7 @@ func wrap(what string, err error) error {
 			continue
 		}
 		if info.Reason == api.ReasonNotLeader {
-			return fmt.Errorf("%s: %w", what, notLeader(info.Metadata))
+			return behind(what, notLeader(info.Metadata))
 		}
 		if c := reasons[info.Reason]; c != nil {
 			class = c
@@ -73,16 +74,25 @@ func wrap(what string, err error) error {
 		class = err
 	}
 	text := s.Message()
-	if !strings.HasPrefix(text, what+": ") { // the node names the action too
+	if what != "" && !strings.HasPrefix(text, what+": ") { // the node names the action too
 		text = what + ": " + text
 	}
 	return &serverError{text: text, class: class}
 }
 
+func behind(what string, err error) error {
+	if what == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
 func notLeader(m map[string]string) *mink.NotLeaderError {
 	leader, _ := strconv.ParseInt(m["leader"], 10, 32)
 	epoch, _ := strconv.ParseInt(m["leader_epoch"], 10, 32)
-	return &mink.NotLeaderError{Leader: mink.NodeID(leader), Address: m["address"], Epoch: mink.LeaderEpoch(epoch)}
+	var b mink.BucketRef
+	_, _ = fmt.Sscanf(m["bucket"], "%d/%d/%d", &b.Table, &b.Partition, &b.Index) // what is not there stays 0
+	return &mink.NotLeaderError{Bucket: b, Leader: mink.NodeID(leader), Address: m["address"], Epoch: mink.LeaderEpoch(epoch)}
 }
 
 // retriable reports whether the same call may succeed later, here or elsewhere.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -45,6 +46,14 @@ type cursor struct {
 	partition []string
 	next      mink.Offset
 	until     mink.Offset // tail: unused
+}
+
+// where names the bucket for a person.
+func (c *cursor) where() string {
+	if len(c.partition) == 0 {
+		return fmt.Sprintf("bucket %d", c.bucket.Bucket.Index)
+	}
+	return fmt.Sprintf("bucket %d of partition %s", c.bucket.Bucket.Index, strings.Join(c.partition, "/"))
 }
 
 // Scan reads one bucket after the other, up to each bucket's high watermark as
@@ -98,7 +107,7 @@ func (c *Client) scanBucket(ctx context.Context, v *tableView, cur *cursor, r Sc
 			return true, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("scan bucket %s at offset %d: %w", cur.bucket.Bucket, cur.next, err)
+			return false, fmt.Errorf("read %s, %s, from offset %d: %w", r.Table, cur.where(), cur.next, err)
 		}
 	}
 	return false, nil
@@ -117,7 +126,7 @@ func (c *Client) get(ctx context.Context, address string, t api.Ticket, each fun
 	defer cancel()
 	s, err := conn.DoGet(ctx, &flight.Ticket{Ticket: api.JSON(t)})
 	if err != nil {
-		return wrap("scan", err)
+		return wrap("", err)
 	}
 	return readBatches(s, each)
 }
@@ -125,12 +134,12 @@ func (c *Client) get(ctx context.Context, address string, t api.Ticket, each fun
 func readBatches(s flight.DataStreamReader, each func(Batch) error) error {
 	r, err := flight.NewRecordReader(s, ipc.WithDelayReadSchema(true))
 	if err != nil {
-		return wrap("scan", err)
+		return wrap("", err)
 	}
 	defer r.Release()
 	for r.Next() {
 		b := Batch{Record: r.RecordBatch()}
-		if err := decode("scan", r.LatestAppMetadata(), &b.Meta); err != nil {
+		if err := decode("read", r.LatestAppMetadata(), &b.Meta); err != nil {
 			return err
 		}
 		if err := each(b); err != nil {
@@ -138,7 +147,7 @@ func readBatches(s flight.DataStreamReader, each func(Batch) error) error {
 		}
 	}
 	if err := r.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return wrap("scan", err)
+		return wrap("", err)
 	}
 	return nil
 }
@@ -147,6 +156,9 @@ func readBatches(s flight.DataStreamReader, each func(Batch) error) error {
 func (c *Client) cursors(ctx context.Context, r ScanRequest) (*tableView, []*cursor, error) {
 	v, err := c.openTable(ctx, r.Table)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := v.checkColumns(r.Columns); err != nil {
 		return nil, nil, err
 	}
 	buckets, err := v.buckets(r.Partition)
@@ -173,7 +185,7 @@ func (c *Client) cursors(ctx context.Context, r ScanRequest) (*tableView, []*cur
 		out = append(out, &cursor{bucket: b, partition: begin[b.Bucket].Values, next: begin[b.Bucket].Offset, until: end[b.Bucket].Offset})
 	}
 	if r.Bucket >= 0 && len(out) == 0 {
-		return nil, nil, fmt.Errorf("table %s has no bucket %d: %w", r.Table, r.Bucket, mink.ErrNotExist)
+		return nil, nil, fmt.Errorf("read %s: bucket %d %w, the table has buckets 0 to %d", r.Table, r.Bucket, mink.ErrNotExist, v.desc.BucketCount-1)
 	}
 	return v, out, nil
 }
@@ -194,7 +206,7 @@ func (c *Client) offsetsOf(ctx context.Context, r ScanRequest, at string) (map[m
 				if class == nil { // another node leads it by now, or a node that does not say
 					class = mink.ErrUnavailable
 				}
-				return fmt.Errorf("offset of bucket %s: %w", o.Bucket, &serverError{text: o.Error, class: class})
+				return fmt.Errorf("read %s: where bucket %d begins and ends: %w", r.Table, o.Bucket.Index, &serverError{text: o.Error, class: class})
 			}
 			m[o.Bucket] = o
 		}
@@ -291,7 +303,7 @@ func (c *Client) tailBucket(ctx context.Context, v *tableView, cur *cursor, r Ta
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("tail bucket %s at offset %d: %w", cur.bucket.Bucket, cur.next, err)
+			return fmt.Errorf("follow %s, %s, from offset %d: %w", r.Table, cur.where(), cur.next, err)
 		}
 	}
 	return ctx.Err()
@@ -310,13 +322,13 @@ func (c *Client) follow(ctx context.Context, address string, s api.Scan, each fu
 	defer cancel()
 	x, err := conn.DoExchange(ctx)
 	if err != nil {
-		return wrap("tail", err)
+		return wrap("", err)
 	}
 	err = x.Send(&flight.FlightData{
 		FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Ticket{Scan: &s})},
 	})
 	if err != nil && !errors.Is(err, io.EOF) {
-		return wrap("tail", err)
+		return wrap("", err)
 	}
 	return readBatches(x, each)
 }

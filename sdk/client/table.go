@@ -3,12 +3,15 @@ package client
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
+	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/routing"
 	"github.com/mink-project/mink/sdk/api"
@@ -32,7 +35,15 @@ type tableView struct {
 	}
 }
 
-func joined(values []string) string { return strings.Join(values, "\x00") }
+// joined is one text per list of values: each goes behind its length, because
+// a value may hold any character.
+func joined(values []string) string {
+	var b strings.Builder
+	for _, v := range values {
+		b.WriteString(strconv.Itoa(len(v)) + ":" + v)
+	}
+	return b.String()
+}
 
 // batchBytesMax is the most that is put into one batch, whatever a table takes.
 const batchBytesMax = 8 << 20
@@ -66,6 +77,24 @@ func (c *Client) openTable(ctx context.Context, name string) (*tableView, error)
 	}
 	v := &tableView{c: c, name: name, id: t.ID, desc: d, arrow: d.Schema.Arrow(), router: r, limit: batchBytes(o.MaxMessageBytes, c.cfg.MessageBytesMax)}
 	return v, v.refresh(ctx)
+}
+
+// checkColumns refuses a projection to columns that the table lacks.
+func (v *tableView) checkColumns(columns []string) error {
+	var known []string
+	for _, c := range v.desc.Schema.Columns {
+		known = append(known, c.Name)
+	}
+	for _, name := range columns {
+		if slices.Contains(known, name) {
+			continue
+		}
+		if near, ok := nearest.Close(name, known); ok {
+			return fmt.Errorf("%w column: table %s has no %q; did you mean %q?", mink.ErrInvalid, v.name, name, near)
+		}
+		return fmt.Errorf("%w column: table %s has no %.200q; it has %s", mink.ErrInvalid, v.name, name, strings.Join(known[:min(len(known), 20)], ", "))
+	}
+	return nil
 }
 
 // refresh reads partitions and leaders anew.
@@ -106,6 +135,14 @@ func (v *tableView) partition(ctx context.Context, values []string) (api.Partiti
 	return p, nil
 }
 
+// forget lets go of a partition that is no more, so that the next row of its
+// values finds the one that took its place, or makes it.
+func (v *tableView) forget(id mink.PartitionID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	maps.DeleteFunc(v.mu.partitions, func(_ string, p api.Partition) bool { return p.ID == id })
+}
+
 // leader is the last known leader of a bucket; "" when none is known.
 func (v *tableView) leader(ref mink.BucketRef) string {
 	v.mu.Lock()
@@ -130,7 +167,7 @@ func (v *tableView) buckets(values []string) ([]api.Bucket, error) {
 		}
 	}
 	if values != nil && len(parts) == 0 {
-		return nil, fmt.Errorf("partition %v of table %s: %w", values, v.name, mink.ErrNotExist)
+		return nil, fmt.Errorf("partition %s of table %s %w", strings.Join(values, "/"), v.name, mink.ErrNotExist)
 	}
 	slices.SortFunc(parts, func(a, b api.Partition) int { return slices.Compare(a.Values, b.Values) })
 	var out []api.Bucket

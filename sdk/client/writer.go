@@ -59,6 +59,7 @@ type Writer struct {
 		turn      uint32
 		appenders map[mink.BucketRef]*appender
 		pending   map[*Append]struct{}
+		failed    error // first since Flush was last asked
 		closed    bool
 	}
 }
@@ -80,11 +81,15 @@ func (c *Client) NewWriter(ctx context.Context, table string, cfg WriterConfig) 
 	if err != nil {
 		return nil, fmt.Errorf("open a writer on %s: %w", table, err)
 	}
+	return newWriter(ctx, t, cfg, id), nil
+}
+
+func newWriter(ctx context.Context, t *tableView, cfg WriterConfig, id api.Writer) *Writer {
 	w := &Writer{table: t, cfg: cfg, writer: id, budget: semaphore.NewWeighted(cfg.PendingBytesMax)}
 	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.mu.appenders = map[mink.BucketRef]*appender{}
 	w.mu.pending = map[*Append]struct{}{}
-	return w, nil
+	return w
 }
 
 // Schema is the table's Arrow schema that this writer writes.
@@ -212,12 +217,16 @@ func (w *Writer) finish(a *Append, err error) {
 	w.budget.Release(a.bytes)
 	w.mu.Lock()
 	delete(w.mu.pending, a)
+	if w.mu.failed == nil && len(a.errs) > 0 {
+		w.mu.failed = a.errs[0]
+	}
 	w.mu.Unlock()
 	close(a.done)
 }
 
 // Flush waits until everything handed over so far is durable, and answers the
-// first error of any of it.
+// first error of what was handed over since the last Flush: also of an append
+// that has failed before, or whose Wait has told.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.mu.Lock()
 	waits := make([]*Append, 0, len(w.mu.pending))
@@ -226,11 +235,17 @@ func (w *Writer) Flush(ctx context.Context) error {
 	}
 	w.mu.Unlock()
 	for _, a := range waits {
-		if err := a.Wait(ctx); err != nil {
-			return err
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	return nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.mu.failed
+	w.mu.failed = nil
+	return err
 }
 
 // Close flushes for as long as ctx lets it, then ends the writer; what is not

@@ -1,0 +1,259 @@
+package flight_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/client"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+func TestClientScanAndTail(t *testing.T) {
+	w := newWorld(t)
+	w.table(`{"name":"day","type":"STRING NOT NULL"},`+idName, `"partition_keys":["day"],"bucket_count":2,"bucket_keys":["id"]`)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	wr, err := w.client.NewWriter(ctx, "db.t", client.DefaultWriter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := array.NewRecordBuilder(memory.DefaultAllocator, wr.Schema())
+	defer b.Release()
+	write := func(first, n int) {
+		t.Helper()
+		for i := first; i < first+n; i++ {
+			b.Field(0).(*array.StringBuilder).Append([]string{"mon", "tue", "wed"}[i%3])
+			b.Field(1).(*array.Int64Builder).Append(int64(i))
+			b.Field(2).AppendNull()
+		}
+		rec := b.NewRecordBatch()
+		defer rec.Release()
+		a, err := wr.Append(ctx, rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 10 {
+		write(i*30, 30)
+	}
+	var all []int64
+	for batch, err := range w.client.Scan(ctx, client.ScanRequest{Table: "db.t", Bucket: -1, Columns: []string{"id"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, batch.Record.Column(0).(*array.Int64).Int64Values()...)
+	}
+	slices.Sort(all)
+	if !slices.Equal(all, seq(0, 300)) {
+		t.Errorf("scan has %d ids: %v", len(all), all)
+	}
+	n := 0
+	for batch, err := range w.client.Scan(ctx, client.ScanRequest{Table: "db.t", Partition: []string{"tue"}, Bucket: -1, Limit: 40}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += int(batch.Record.NumRows())
+	}
+	if n != 40 {
+		t.Errorf("limited scan has %d rows", n)
+	}
+	seen := map[int64]bool{}
+	for batch, err := range w.client.Tail(ctx, client.TailRequest{ScanRequest: client.ScanRequest{Table: "db.t", Bucket: -1, Columns: []string{"id"}, From: "earliest"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range batch.Record.Column(0).(*array.Int64).Int64Values() {
+			if seen[id] {
+				t.Errorf("id %d twice", id)
+			}
+			seen[id] = true
+		}
+		if len(seen) == 300 {
+			write(300, 3)
+		}
+		if len(seen) == 303 {
+			break
+		}
+	}
+	if err := wr.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// refusing refuses every append for good, while it is told to.
+type refusing struct {
+	flight.Log
+	on *atomic.Bool
+}
+
+func (r refusing) AppendArrow(a tablet.ArrowAppend) (flight.Pending, error) {
+	if r.on.Load() {
+		return nil, fmt.Errorf("no room for this batch: %w", mink.ErrTooLarge)
+	}
+	return r.Log.AppendArrow(a)
+}
+
+// Nobody waits for an append, it fails, and only then the writer is flushed or
+// closed: that must not look like success.
+func TestFlushTellsOfEarlierFailures(t *testing.T) {
+	w := newWorld(t)
+	w.table(idName, "")
+	var on atomic.Bool
+	w.backend.through(func(l flight.Log) flight.Log { return refusing{l, &on} })
+	wr, err := w.client.NewWriter(t.Context(), "db.t", client.DefaultWriter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(first int) {
+		t.Helper()
+		rec := idNames(first, 10)
+		defer rec.Release()
+		a, err := wr.Append(t.Context(), rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-a.Done()
+	}
+	on.Store(true)
+	write(0)
+	on.Store(false)
+	write(10)
+	if err := wr.Flush(t.Context()); !errors.Is(err, mink.ErrTooLarge) || !strings.Contains(err.Error(), "append to db.t") {
+		t.Errorf("flush after a failed append: %v", err)
+	}
+	if err := wr.Flush(t.Context()); err != nil {
+		t.Errorf("the failure was told, the second flush says %v", err)
+	}
+	on.Store(true)
+	write(20)
+	if err := wr.Close(t.Context()); !errors.Is(err, mink.ErrTooLarge) {
+		t.Errorf("close after a failed append: %v", err)
+	}
+}
+
+// A partition is dropped under a writer: its rows fail once, then the writer
+// makes the partition anew.
+func TestWriterOutlivesADroppedPartition(t *testing.T) {
+	w := newWorld(t)
+	w.table(`{"name":"day","type":"STRING NOT NULL"},`+idName, `"partition_keys":["day"]`)
+	wr, err := w.client.NewWriter(t.Context(), "db.t", client.DefaultWriter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(id int64) error {
+		b := array.NewRecordBuilder(memory.DefaultAllocator, wr.Schema())
+		defer b.Release()
+		b.Field(0).(*array.StringBuilder).Append("mon")
+		b.Field(1).(*array.Int64Builder).Append(id)
+		b.Field(2).AppendNull()
+		rec := b.NewRecordBatch()
+		defer rec.Release()
+		a, err := wr.Append(t.Context(), rec)
+		if err != nil {
+			return err
+		}
+		return a.Wait(t.Context())
+	}
+	if err := write(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.DropPartition(t.Context(), "db.t", []string{"mon"}, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(2); !errors.Is(err, mink.ErrNotExist) {
+		t.Errorf("write to a dropped partition: %v", err)
+	}
+	if err := write(3); err != nil {
+		t.Errorf("the next write: %v", err)
+	}
+	var got []int64
+	for batch, err := range w.client.Scan(t.Context(), client.ScanRequest{Table: "db.t", Bucket: -1, Columns: []string{"id"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, batch.Record.Column(0).(*array.Int64).Int64Values()...)
+	}
+	if !slices.Equal(got, []int64{3}) {
+		t.Errorf("rows %v", got)
+	}
+	_ = wr.Close(t.Context()) // tells of row 2 again
+}
+
+// Errors of reads name the table and what is wrong, in a person's words.
+func TestClientErrors(t *testing.T) {
+	w := newWorld(t)
+	w.table(idName, `"bucket_count":2`)
+	for want, r := range map[string]client.ScanRequest{
+		`invalid column: table db.t has no "nmae"; did you mean "name"?`:             {Table: "db.t", Bucket: -1, Columns: []string{"nmae"}},
+		`invalid column: table db.t has no "zzz"; it has id, name`:                   {Table: "db.t", Bucket: -1, Columns: []string{"zzz"}},
+		`read db.t: bucket 7 does not exist, the table has buckets 0 to 1`:           {Table: "db.t", Bucket: 7},
+		`read db.t, bucket 0, from offset 0: invalid: scan: limit`:                   {Table: "db.t", Bucket: -1, Limit: -1},
+		`table db.tt does not exist; did you mean "db.t"?`:                           {Table: "db.tt", Bucket: -1},
+		`partition mon of table db.t does not exist`:                                 {Table: "db.t", Bucket: -1, Partition: []string{"mon"}},
+		`position "yesterday": want "earliest", "latest", an offset, or a timestamp`: {Table: "db.t", Bucket: -1, From: "yesterday"},
+	} {
+		if r.Limit != 0 { // there must be something to read
+			p := w.appendTo(1, 0, idNameSchema)
+			p.send(idNames(0, 1), nil)
+			mustResult[api.AppendResult](p)
+			p.finish()
+		}
+		var err error
+		for _, err = range w.client.Scan(t.Context(), r) {
+			if err != nil {
+				break
+			}
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v:\n got %v\nwant %s", r, err, want)
+		}
+	}
+	for _, err := range w.client.Tail(t.Context(), client.TailRequest{ScanRequest: client.ScanRequest{Table: "db.t", Bucket: 1, From: "99"}}) {
+		if !errors.Is(err, mink.ErrOutOfRange) || !strings.HasPrefix(err.Error(), "follow db.t, bucket 1, from offset 99: ") {
+			t.Errorf("a tail beyond the end: %v", err)
+		}
+	}
+}
+
+// A tail that gathers does not wait while the log has more: batches may not add
+// up to min_bytes in one read.
+func TestTailThatGathersCatchesUp(t *testing.T) {
+	w := newWorld(t)
+	w.table(idName, "")
+	p := w.appendTo(1, 0, idNameSchema)
+	const batches, rows = 4, 30_000 // some 700 KB each
+	for i := range batches {
+		p.send(idNames(i*rows, rows), nil)
+		mustResult[api.AppendResult](p)
+	}
+	p.finish()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	n := int64(0)
+	for b, err := range w.client.Tail(ctx, client.TailRequest{ScanRequest: client.ScanRequest{Table: "db.t", Bucket: -1}, MinBytes: 1 << 20, MaxWaitMs: 60_000}) {
+		if err != nil {
+			t.Fatalf("after %d rows: %v", n, err)
+		}
+		if n += b.Record.NumRows(); n >= (batches-1)*rows {
+			break
+		}
+	}
+	if n < (batches-1)*rows {
+		t.Errorf("%d rows came", n)
+	}
+}
