@@ -3,7 +3,6 @@ module github.com/mink-project/mink
 go 1.26.0
 
 require (
-	github.com/agext/levenshtein v1.2.3
 	github.com/apache/arrow-go/v18 v18.8.0
 	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/dustin/go-humanize v1.1.0

@@ -123,15 +123,6 @@ type BatchMetadata struct {
 	Quarantined string `json:"quarantined,omitempty"`
 }
 
-// NotLeader is the detail of a FAILED_PRECONDITION status with the reason
-// "NOT_LEADER" (google.rpc.ErrorInfo, domain ErrorDomain).
-type NotLeader struct {
-	Bucket  mink.BucketRef   `json:"bucket"`
-	Leader  mink.NodeID      `json:"leader"`
-	Address string           `json:"address"`
-	Epoch   mink.LeaderEpoch `json:"leader_epoch"`
-}
-
 // ErrorDomain is the domain of google.rpc.ErrorInfo in statuses; the reason is
 // one of the Reason constants.
 const ErrorDomain = "mink"
