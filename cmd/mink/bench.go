@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -23,11 +24,12 @@ import (
 
 // benchFlags is what `bench` takes.
 type benchFlags struct {
-	create                              bool
-	rows                                int64
-	batch, concurrency, payload, bucket int
-	duration                            time.Duration
-	protocol, kafka                     string
+	create                      bool
+	rows                        int64
+	batch, concurrency, payload int
+	bucket                      int32
+	duration                    time.Duration
+	protocol, kafka             string
 }
 
 // benchResult is what a run measured. Latencies are of one batch, from handing
@@ -70,7 +72,7 @@ the topic of that table instead.`,
 	}
 	fl := cmd.Flags()
 	fl.BoolVar(&f.create, "create", false, "create the table when it is missing")
-	fl.IntVar(&f.bucket, "bucket-count", f.bucket, "buckets of a created table")
+	fl.Int32Var(&f.bucket, "bucket-count", f.bucket, "buckets of a created table")
 	fl.Int64Var(&f.rows, "rows", f.rows, "rows in all; with --duration as many as fit")
 	fl.IntVar(&f.batch, "batch", f.batch, "rows of one batch")
 	fl.IntVar(&f.concurrency, "concurrency", f.concurrency, "writers at once")
@@ -166,9 +168,9 @@ func (a *app) benchTable(ctx context.Context, c *client.Client, name string, f b
 	}
 	var d []byte
 	if f.protocol == "kafka" {
-		d, err = topicDescriptor(database, table, int32(f.bucket), nil)
+		d, err = topicDescriptor(database, table, f.bucket, nil)
 	} else {
-		d, err = a.descriptor(name, tableFlags{columns: []string{"seq BIGINT NOT NULL", "payload BYTES"}, buckets: int32(f.bucket)})
+		d, err = a.descriptor(name, tableFlags{columns: []string{"seq BIGINT NOT NULL", "payload BYTES"}, buckets: f.bucket})
 	}
 	if err != nil {
 		return err
@@ -177,13 +179,17 @@ func (a *app) benchTable(ctx context.Context, c *client.Client, name string, f b
 	return err
 }
 
-// more reports whether another batch is to be sent; it counts rows.
-func (f benchFlags) more(sent *int64, began time.Time) bool {
+// claim is how many rows the next batch of any writer has, 0: none is to be
+// sent. taken counts the rows of all.
+func (f benchFlags) claim(taken *atomic.Int64, began time.Time) int64 {
 	if f.duration > 0 {
-		return time.Since(began) < f.duration
+		if time.Since(began) < f.duration {
+			return int64(f.batch)
+		}
+		return 0
 	}
-	*sent += int64(f.batch)
-	return *sent <= f.rows/int64(f.concurrency)
+	end := taken.Add(int64(f.batch))
+	return max(0, int64(f.batch)-max(0, end-f.rows))
 }
 
 func benchFlight(ctx context.Context, c *client.Client, name string, f benchFlags, m *meter) error {
@@ -197,23 +203,33 @@ func benchFlight(ctx context.Context, c *client.Client, name string, f benchFlag
 	}
 	defer rec.Release()
 	began := time.Now()
+	var taken atomic.Int64
 	var g errgroup.Group
 	for range f.concurrency {
 		g.Go(func() error {
 			var waits sync.WaitGroup
 			defer waits.Wait()
-			for sent := int64(0); f.more(&sent, began); {
+			for n := f.claim(&taken, began); n > 0; n = f.claim(&taken, began) {
 				start := time.Now()
-				p, err := w.Append(ctx, rec)
+				rows := rec.NewSlice(0, n)
+				p, err := w.Append(ctx, rows)
+				rows.Release()
 				if err != nil {
 					return err
 				}
-				waits.Go(func() { m.done(rec.NumRows(), time.Since(start), p.Wait(ctx)) })
+				waits.Go(func() {
+					err := p.Wait(ctx)
+					m.done(n, time.Since(start), err)
+				})
 			}
 			return nil
 		})
 	}
-	return errors.Join(g.Wait(), w.Close(ctx))
+	err = g.Wait()
+	if closing := w.Close(ctx); err == nil && m.first == nil {
+		err = closing // failed appends are the result's
+	}
+	return err
 }
 
 func benchBatch(s *arrow.Schema, f benchFlags) (arrow.RecordBatch, error) {
@@ -259,12 +275,13 @@ func (a *app) benchKafka(ctx context.Context, c *client.Client, name string, f b
 	value := make([]byte, f.payload)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(value)
 	began := time.Now()
+	var taken atomic.Int64
 	var g errgroup.Group
 	for range f.concurrency {
 		g.Go(func() error {
-			for sent := int64(0); f.more(&sent, began) && ctx.Err() == nil; {
+			for n := f.claim(&taken, began); n > 0 && ctx.Err() == nil; n = f.claim(&taken, began) {
 				start := time.Now()
-				for range f.batch {
+				for range n {
 					k.Produce(ctx, &kgo.Record{Value: value}, func(_ *kgo.Record, err error) { m.done(1, time.Since(start), err) })
 				}
 			}

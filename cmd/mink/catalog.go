@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 )
@@ -72,7 +74,7 @@ func dbCommand(a *app) *cobra.Command {
 			if err := c.CreateDatabase(cmd.Context(), args[0], ifNotExists); err != nil {
 				return err
 			}
-			return a.done("database", args[0], "there")
+			return a.created("database", args[0], ifNotExists)
 		}),
 	}
 	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
@@ -100,7 +102,7 @@ func dbCommand(a *app) *cobra.Command {
 			if err := c.DropDatabase(cmd.Context(), args[0], ifExists, cascade); err != nil {
 				return err
 			}
-			return a.done("database", args[0], "gone")
+			return a.dropped("database", args[0], ifExists)
 		}),
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
@@ -126,8 +128,7 @@ func partitionCommand(a *app) *cobra.Command {
 			if a.json {
 				return a.printJSON(p)
 			}
-			a.note("partition %s of %s is there", strings.Join(values, "/"), name)
-			return nil
+			return a.created("partition", strings.Join(values, "/"), ifNotExists)
 		},
 	}
 	create.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it exists")
@@ -165,7 +166,7 @@ func partitionCommand(a *app) *cobra.Command {
 			if err := c.DropPartition(cmd.Context(), name, values, ifExists); err != nil {
 				return err
 			}
-			return a.done("partition", strings.Join(values, "/"), "gone")
+			return a.dropped("partition", strings.Join(values, "/"), ifExists)
 		},
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
@@ -201,8 +202,7 @@ func topicCommand(a *app) *cobra.Command {
 			if a.json {
 				return a.printJSON(t)
 			}
-			a.note("topic %s is there: %s", args[0], count(int64(t.Buckets), "partition"))
-			return nil
+			return a.created("topic", args[0], ifNotExists)
 		}),
 	}
 	create.Flags().Int32Var(&partitions, "partitions", 1, "partitions, 1..4096")
@@ -215,6 +215,10 @@ func topicCommand(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			tables = slices.DeleteFunc(tables, func(t api.Table) bool { // typed tables are hidden from Kafka
+				d, err := schema.DecodeDescriptor(t.Descriptor)
+				return err == nil && !d.IsKafkaTopic()
+			})
 			if a.json {
 				return a.printJSON(api.Tables{Tables: tables})
 			}
@@ -227,8 +231,11 @@ func topicCommand(a *app) *cobra.Command {
 		}),
 	}
 	describe := &cobra.Command{
-		Use: "describe TOPIC", Short: "Describe a topic: its partitions, leaders and offsets", Args: exactArgs(1, "a topic"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.describeBuckets(cmd, database+"."+args[0]) },
+		Use: "describe TOPIC", Short: "Describe a topic: its partitions, leaders, offsets and configuration", Args: exactArgs(1, "a topic"),
+		Long: "Describes a topic. Of its configuration it shows what has an effect or was set; --json has all of it.",
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return a.describeTopic(cmd.Context(), c, database+"."+args[0])
+		}),
 	}
 	drop := &cobra.Command{
 		Use: "delete TOPIC", Short: "Delete a topic and its records", Args: exactArgs(1, "a topic"),
@@ -236,7 +243,7 @@ func topicCommand(a *app) *cobra.Command {
 			if err := c.DropTable(cmd.Context(), database+"."+args[0], ifExists); err != nil {
 				return err
 			}
-			return a.done("topic", args[0], "gone")
+			return a.dropped("topic", args[0], ifExists)
 		}),
 	}
 	drop.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
@@ -244,27 +251,38 @@ func topicCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-// describeBuckets prints each bucket's leader and offsets.
-func (a *app) describeBuckets(cmd *cobra.Command, name string) error {
-	c, err := a.client()
+// describeTopic prints each bucket's leader and offsets, and the configuration.
+func (a *app) describeTopic(ctx context.Context, c *client.Client, name string) error {
+	t, err := c.DescribeTable(ctx, name)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	parts, err := c.ListPartitions(cmd.Context(), name)
+	d, err := schema.DecodeDescriptor(t.Descriptor)
 	if err != nil {
 		return err
 	}
-	first, err := c.ListOffsets(cmd.Context(), name, nil, "earliest")
+	configs, err := d.KafkaConfigs()
 	if err != nil {
 		return err
 	}
-	last, err := c.ListOffsets(cmd.Context(), name, nil, "latest")
+	parts, err := c.ListPartitions(ctx, name)
+	if err != nil {
+		return err
+	}
+	first, err := c.ListOffsets(ctx, name, nil, "earliest")
+	if err != nil {
+		return err
+	}
+	last, err := c.ListOffsets(ctx, name, nil, "latest")
 	if err != nil {
 		return err
 	}
 	if a.json {
-		return a.printJSON(map[string]any{"table": name, "partitions": parts, "earliest": first, "latest": last})
+		values := map[string]string{}
+		for _, k := range configs {
+			values[k.Name] = k.Value
+		}
+		return a.printJSON(map[string]any{"table": name, "partitions": parts, "earliest": first, "latest": last, "configs": values})
 	}
 	var rows [][]string
 	for _, p := range parts {
@@ -276,6 +294,16 @@ func (a *app) describeBuckets(cmd *cobra.Command, name string) error {
 		}
 	}
 	a.printTable([]string{"partition", "leader", "address", "epoch", "earliest", "latest"}, rows)
+	rows = nil
+	for _, k := range configs {
+		switch {
+		case k.Set:
+			rows = append(rows, []string{k.Name, k.Value, "the topic"})
+		case !k.Informative:
+			rows = append(rows, []string{k.Name, k.Value, "default"})
+		}
+	}
+	a.printTable([]string{"config", "value", "set by"}, rows)
 	return nil
 }
 

@@ -120,20 +120,8 @@ func (r *csvRows) add(b *array.RecordBuilder, record []string) error {
 		}
 		if err := appendText(b.Field(i), value); err != nil {
 			line, _ := r.in.FieldPos(r.at[i])
-			return fmt.Errorf("line %d: column %q is %s: cannot read %.100q: %w", line, f.Name, typeText(f), value, whyUnread(f.Type, err))
+			return fmt.Errorf("line %d: column %q is %s: cannot read %.100q: %w", line, f.Name, typeText(f), value, err)
 		}
 	}
 	return nil
-}
-
-func appendText(b array.Builder, value string) error {
-	d, ok := b.(*array.Decimal128Builder)
-	if !ok {
-		return b.AppendValueFromString(value)
-	}
-	n, err := parseDecimal(value, d.Type().(*arrow.Decimal128Type))
-	if err == nil {
-		d.Append(n)
-	}
-	return err
 }

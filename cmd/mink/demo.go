@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -122,9 +123,8 @@ func (d *demo) readBack(ctx context.Context, rows int64, lines []string) error {
 	}
 	defer c.Close()
 	d.say("\n5. The first rows of %s, read through Arrow Flight:", demoTable)
-	sub := *d.app
 	f := readFlags{mode: "log", from: "earliest", format: "table", bucket: -1, limit: 5}
-	if err := sub.printBatches(c.Scan(ctx, client.ScanRequest{Table: demoTable, Bucket: -1, From: f.from, Limit: 5}), f); err != nil {
+	if err := d.show(ctx, c, demoTable, f); err != nil {
 		return err
 	}
 	var read int64
@@ -153,7 +153,14 @@ func (d *demo) readBack(ctx context.Context, rows int64, lines []string) error {
 	d.say("\n7. The same topic as a table of four columns, read through Arrow Flight:")
 	f.limit = 3
 	f.columns = []string{"timestamp", "value"}
-	return sub.printBatches(c.Scan(ctx, client.ScanRequest{Table: "kafka." + demoTopic, Bucket: -1, Columns: f.columns, Limit: 3}), f)
+	return d.show(ctx, c, "kafka."+demoTopic, f)
+}
+
+// show prints the first rows of a table.
+func (d *demo) show(ctx context.Context, c *client.Client, table string, f readFlags) error {
+	rows := c.Scan(ctx, client.ScanRequest{Table: table, Bucket: f.bucket, From: f.from, Columns: f.columns, Limit: f.limit})
+	_, err := d.app.printBatches(rows, f, func() (*arrow.Schema, error) { return schemaOfRead(ctx, c, table, f.columns) })
+	return err
 }
 
 func (d *demo) client() (*client.Client, error) {

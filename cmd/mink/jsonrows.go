@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -16,8 +17,7 @@ import (
 
 // jsonRows reads JSON objects as batches. Arrow's own reader drops fields that
 // the schema lacks and does not say which row or column is bad; this one refuses
-// and says so. Values of a column are gathered as one JSON array and read by
-// Arrow's builder at once.
+// and says so.
 type jsonRows struct {
 	dec    *json.Decoder
 	schema *arrow.Schema
@@ -87,8 +87,6 @@ func (r *jsonRows) Next() bool {
 	return true
 }
 
-var jsonNull = json.RawMessage("null")
-
 func (r *jsonRows) add(columns [][]json.RawMessage, row map[string]json.RawMessage) error {
 	for name := range row {
 		if _, ok := r.index[name]; !ok {
@@ -102,6 +100,9 @@ func (r *jsonRows) add(columns [][]json.RawMessage, row map[string]json.RawMessa
 		}
 		if !f.Nullable && bytes.Equal(v, jsonNull) {
 			return fmt.Errorf("column %q is NOT NULL and has no value", f.Name)
+		}
+		if !utf8.Valid(v) {
+			return fmt.Errorf("column %q: %.100q is not UTF-8", f.Name, v)
 		}
 		columns[i] = append(columns[i], v)
 	}
@@ -118,70 +119,25 @@ func (r *jsonRows) build(columns [][]json.RawMessage, rows int) (arrow.RecordBat
 		}
 	}()
 	for i, f := range r.schema.Fields() {
-		a, err := columnOf(f.Type, columns[i])
+		a, bad, err := columnOf(f.Type, columns[i])
 		if err != nil {
-			at, why := firstBad(f.Type, columns[i])
-			if why != nil {
-				err = why
-			}
-			return nil, fmt.Errorf("row %d: column %q is %s: %w", r.read+int64(at)+1, f.Name, typeText(f), err)
+			return nil, fmt.Errorf("row %d: column %q is %s: cannot read %.100s: %w", r.read+int64(bad)+1, f.Name, typeText(f), columns[i][bad], err)
 		}
 		arrays[i] = a
 	}
 	return array.NewRecordBatch(r.schema, arrays, int64(rows)), nil
 }
 
-// columnOf reads values through Arrow's builder.
-func columnOf(t arrow.DataType, values []json.RawMessage) (arrow.Array, error) {
-	var text bytes.Buffer
-	for i, v := range values {
-		text.WriteByte("[,"[min(i, 1)])
-		text.Write(v)
-	}
-	text.WriteByte(']')
+// columnOf reads the values of one column; of a bad one it answers the place.
+func columnOf(t arrow.DataType, values []json.RawMessage) (column arrow.Array, bad int, err error) {
 	b := array.NewBuilder(defaultAllocator, t)
 	defer b.Release()
-	if d, ok := b.(*array.Decimal128Builder); ok {
-		return decimals(d, values)
-	}
-	if err := b.UnmarshalJSON(text.Bytes()); err != nil {
-		return nil, err
-	}
-	return b.NewArray(), nil
-}
-
-// decimals reads numbers and strings exactly.
-func decimals(b *array.Decimal128Builder, values []json.RawMessage) (arrow.Array, error) {
-	for _, v := range values {
-		if bytes.Equal(v, jsonNull) {
-			b.AppendNull()
-			continue
-		}
-		text := string(v)
-		if v[0] == '"' {
-			if err := json.Unmarshal(v, &text); err != nil {
-				return nil, err
-			}
-		}
-		n, err := parseDecimal(text, b.Type().(*arrow.Decimal128Type))
-		if err != nil {
-			return nil, err
-		}
-		b.Append(n)
-	}
-	return b.NewArray(), nil
-}
-
-// firstBad finds the first value that cannot be read alone.
-func firstBad(t arrow.DataType, values []json.RawMessage) (int, error) {
 	for i, v := range values {
-		a, err := columnOf(t, []json.RawMessage{v})
-		if err != nil {
-			return i, fmt.Errorf("cannot read %.100s: %w", v, whyUnread(t, err))
+		if err := appendJSONValue(b, v); err != nil {
+			return nil, i, err
 		}
-		a.Release()
 	}
-	return 0, nil
+	return b.NewArray(), 0, nil
 }
 
 // typeText is the column's type as Mink writes it.

@@ -13,11 +13,14 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/server"
+	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -54,6 +57,15 @@ func TestUsageErrors(t *testing.T) {
 		{"partition create shop.t", 2, "KEY=VALUE"},
 		{"read shop.t --format xml", 2, "want json, csv, table or arrow"},
 		{"read shop.t --mode snapshot", 1, "not supported yet"},
+		{"read shop.t --bucket x", 2, `--bucket "x": want a whole number`},
+		{"read shop.t --bucket -2", 2, "--bucket -2"},
+		{"read shop.t -n -1", 2, "--limit -1"},
+		{"read shop.t -f --format table", 2, "with --follow take json or csv"},
+		{"read shop.t --follow=maybe", 2, `--follow "maybe": want true or false`},
+		{"bench shop.t --bucket-count 5000000000", 2, `--bucket-count "5000000000": want a whole number`},
+		{"bench shop.t --duration soon", 2, `--duration "soon": want a duration such as`},
+		{"table create shop.t --descriptor x.json -C a", 2, "--column cannot stand beside it"},
+		{"table create shop.t --descriptor", 2, "flag needs an argument"},
 		{"write", 2, "wants DATABASE.TABLE"},
 		{"write shop.t --format xml", 2, "want json, csv, arrow or parquet"},
 		{"write shop.t --batch-rows 0", 2, "1 or more"},
@@ -289,10 +301,13 @@ func TestCommands(t *testing.T) {
 		}
 	}
 
-	if out := ok("", "db", "create", "shop", "--json"); out != `{"database":"shop","state":"there"}`+"\n" {
+	if out := ok("", "db", "create", "shop", "--json"); out != `{"database":"shop","state":"created"}`+"\n" {
 		t.Errorf("db create: %s", out)
 	}
 	fails("exists already", "", "db", "create", "shop")
+	if out := ok("", "db", "create", "shop", "--if-not-exists", "--json"); out != `{"database":"shop","state":"exists"}`+"\n" {
+		t.Errorf("db create: %s", out)
+	}
 	asJSON(ok("", "table", "create", "shop.orders", "--json", "-C", "id BIGINT NOT NULL", "-C", "item STRING", "--bucket-key", "id", "--bucket-count", "2"), &created)
 	if created.Name != "shop.orders" {
 		t.Errorf("table create: %s", created.Name)
@@ -305,7 +320,8 @@ func TestCommands(t *testing.T) {
 		t.Errorf("write: %s", out)
 	}
 	fails(`column "item" is STRING`, `{"id":1,"item":2}`, "write", "shop.orders")
-	fails("did you mean", "", "read", "shop.order")
+	fails(`did you mean "shop.orders"?`, "", "read", "shop.order")
+	fails(`table shop.orders has no "itme"; did you mean "item"?`, "", "read", "shop.orders", "--columns", "itme")
 	fails("primary-key tables are not supported yet", "", "table", "create", "shop.pk", "-C", "id INT", "--primary-key", "id")
 
 	out := ok("", "read", "shop.orders", "--columns", "id")
@@ -323,7 +339,41 @@ func TestCommands(t *testing.T) {
 		t.Errorf("read of a partition: %s", out)
 	}
 	ok("", "partition", "drop", "shop.days", "day=b")
-	ok("", "topic", "create", "clicks", "--partitions", "2")
+	ok("", "topic", "create", "clicks", "--partitions", "2", "--config", "retention.ms=86400000", "--config", "segment.bytes=1000")
+	ok("", "table", "create", "kafka.typed", "-C", "n INT") // no topic
+	if out := ok("", "topic", "list"); !strings.Contains(out, "clicks") || strings.Contains(out, "typed") {
+		t.Errorf("topic list: %s", out)
+	}
+	out = ok("", "topic", "describe", "clicks")
+	for want, there := range map[string]bool{"retention.ms": true, "86400000": true, "max.message.bytes": true, "segment.bytes": true, "segment.ms": false} {
+		if strings.Contains(out, want) != there {
+			t.Errorf("topic describe has %s: %v, want %v:\n%s", want, !there, there, out)
+		}
+	}
+	if code, _, errOut := run(t, "", "-b", at, "topic", "describe", "words"); code != 1 || strings.Contains(errOut, "did you mean") {
+		t.Errorf("topic describe of nothing near: %s", errOut)
+	}
+
+	// A table without rows has columns all the same, and a read past the end is told.
+	for format, want := range map[string]string{"csv": "id,item,note,__bucket,__offset\n", "json": "", "table": " id  item  note  __bucket  __offset"} {
+		if out := ok("", "read", "shop.orders", "--meta", "--format", format, "--from", "latest"); !strings.HasPrefix(out, want) || want == "" && out != "" {
+			t.Errorf("read of nothing as %s: %q", format, out)
+		}
+	}
+	if out := ok("", "read", "shop.orders", "--format", "csv", "--columns", "item,id", "--from", "latest"); out != "item,id\n" {
+		t.Errorf("read of nothing, projected: %q", out)
+	}
+	stream := ok("", "read", "shop.copy", "--format", "arrow")
+	if out := ok(stream, "write", "shop.copy", "--format", "arrow", "--json"); out != `{"rows":0}`+"\n" {
+		t.Errorf("an Arrow stream of no rows, written: %s", out)
+	}
+	if code, out, errOut := run(t, "", "-b", at, "read", "shop.days", "--from", "99999"); code != 0 || out != "" ||
+		!strings.Contains(errOut, "offset 99999 is beyond the end of shop.days: bucket 0 of partition a ends at offset 1") {
+		t.Errorf("read past the end: exit code %d, %q, %q", code, out, errOut)
+	}
+	if code, _, errOut := run(t, "", "-b", at, "read", "shop.days", "--partition", "day=a", "--from", "1"); code != 0 || errOut != "" {
+		t.Errorf("read from the end: exit code %d, %q", code, errOut)
+	}
 	if _, out, _ := run(t, "", "__complete", "-b", at, "read", "shop.o"); !strings.HasPrefix(out, "shop.orders\n") && !strings.Contains(out, "\nshop.orders\n") {
 		t.Errorf("completion of tables: %q", out)
 	}
@@ -344,6 +394,14 @@ func TestCommands(t *testing.T) {
 	if bench.Rows != 2000 || bench.Errors != 0 {
 		t.Errorf("bench: %+v", bench)
 	}
+	asJSON(ok("", "bench", "shop.load", "--rows", "1234", "--batch", "500", "--json"), &bench) // fewer than a batch for each writer
+	if bench.Rows != 1234 {
+		t.Errorf("bench of few rows: %+v", bench)
+	}
+	asJSON(ok("", "bench", "kafka.load", "--create", "--protocol", "kafka", "--rows", "130", "--batch", "50", "--json"), &bench)
+	if bench.Rows != 130 || bench.Errors != 0 {
+		t.Errorf("bench through Kafka: %+v", bench)
+	}
 	fails("has 4 tables", "", "db", "drop", "shop")
 	ok("", "db", "drop", "shop", "--cascade")
 }
@@ -351,5 +409,36 @@ func TestCommands(t *testing.T) {
 func TestNobodyThere(t *testing.T) {
 	if nobodyThere(mink.ErrUnavailable) || nobodyThere(nil) {
 		t.Error("a node that is there and busy is not an absent one")
+	}
+}
+
+// A read that goes on for ever holds no batch that it has printed.
+func TestPrintedBatchesAreLetGo(t *testing.T) {
+	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
+	defer mem.AssertSize(t, 0)
+	s := schemaOf(t, "key BYTES", "n INT")
+	held := 0
+	batches := func(yield func(client.Batch, error) bool) {
+		for range 3 {
+			b := array.NewRecordBuilder(mem, s)
+			b.Field(0).(*array.BinaryBuilder).Append([]byte("k"))
+			b.Field(1).(*array.Int32Builder).Append(1)
+			rec := b.NewRecordBatch()
+			b.Release()
+			if !yield(client.Batch{Record: rec}, nil) {
+				return
+			}
+			rec.Release()
+			held = max(held, mem.CurrentAlloc())
+		}
+	}
+	var out bytes.Buffer
+	a := &app{out: &out}
+	rows, err := a.printBatches(batches, readFlags{format: "csv", text: true, meta: true}, nil)
+	if err != nil || rows != 3 || out.String() != "key,n,__bucket,__offset\nk,1,0,0\nk,1,0,0\nk,1,0,0\n" {
+		t.Errorf("%d rows, %v: %q", rows, err, out.String())
+	}
+	if held != 0 {
+		t.Errorf("%d bytes of printed batches are held", held)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"io"
 	"iter"
 	"slices"
+	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/spf13/cobra"
 
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -65,8 +68,15 @@ func (a *app) read(ctx context.Context, name string, f readFlags) error {
 	if f.mode != "log" {
 		return fmt.Errorf("--mode %s: %w yet; see docs/limits.md", f.mode, mink.ErrUnsupported)
 	}
-	if !slices.Contains([]string{"json", "csv", "table", "arrow"}, f.format) {
+	switch {
+	case !slices.Contains([]string{"json", "csv", "table", "arrow"}, f.format):
 		return usagef("--format %q: want json, csv, table or arrow", f.format)
+	case f.format == "table" && f.follow:
+		return usagef("--format table needs all rows to be wide enough for each: with --follow take json or csv")
+	case f.limit < 0:
+		return usagef("--limit %d: want 1 or more, or 0 for all", f.limit)
+	case f.bucket < -1:
+		return usagef("--bucket %d: want 0 or more", f.bucket)
 	}
 	connect := func(context.Context) (*client.Client, error) { return a.client() }
 	if f.follow {
@@ -89,7 +99,55 @@ func (a *app) read(ctx context.Context, name string, f readFlags) error {
 	} else {
 		batches = c.Scan(ctx, r)
 	}
-	return a.printBatches(batches, f)
+	rows, err := a.printBatches(batches, f, func() (*arrow.Schema, error) { return schemaOfRead(ctx, c, name, f.columns) })
+	if err == nil && rows == 0 && !f.follow {
+		err = a.noteBeyondEnd(ctx, c, r)
+	}
+	return err
+}
+
+// noteBeyondEnd tells where the log ends when a read began past it.
+func (a *app) noteBeyondEnd(ctx context.Context, c *client.Client, r client.ScanRequest) error {
+	from, err := strconv.ParseInt(r.From, 10, 64)
+	if err != nil {
+		return nil
+	}
+	ends, err := c.ListOffsets(ctx, r.Table, r.Partition, "latest")
+	if err != nil {
+		return err
+	}
+	for _, e := range ends {
+		if (r.Bucket < 0 || e.Bucket.Index == r.Bucket) && e.Error == "" && from > int64(e.Offset) {
+			where := fmt.Sprintf("bucket %d", e.Bucket.Index)
+			if len(e.Values) > 0 {
+				where += " of partition " + strings.Join(e.Values, "/")
+			}
+			a.note("offset %d is beyond the end of %s: %s ends at offset %d", from, r.Table, where, e.Offset)
+		}
+	}
+	return nil
+}
+
+// schemaOfRead is what the rows of a read look like.
+func schemaOfRead(ctx context.Context, c *client.Client, name string, columns []string) (*arrow.Schema, error) {
+	t, err := c.DescribeTable(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := schema.DecodeDescriptor(t.Descriptor)
+	if err != nil {
+		return nil, err
+	}
+	all := d.Schema.Arrow()
+	if len(columns) == 0 {
+		return all, nil
+	}
+	var fields []arrow.Field
+	for _, name := range columns {
+		found, _ := all.FieldsByName(name)
+		fields = append(fields, found...)
+	}
+	return arrow.NewSchema(fields, nil), nil
 }
 
 // rowPrinter writes batches in one format.
@@ -98,44 +156,63 @@ type rowPrinter interface {
 	close() error
 }
 
-func (a *app) printBatches(batches iter.Seq2[client.Batch, error], f readFlags) error {
+// printBatches answers how many rows it printed. describe is asked for the
+// columns when there is none, so that a header is there all the same.
+func (a *app) printBatches(batches iter.Seq2[client.Batch, error], f readFlags, describe func() (*arrow.Schema, error)) (rows int64, err error) {
 	var p rowPrinter
-	left := f.limit
 	for b, err := range batches {
 		if err != nil {
-			return err
+			return rows, err
 		}
 		if b.Meta.Quarantined != "" {
 			a.note("bucket %s: offsets %d..%d skipped: %s", b.Bucket, b.Meta.Base, b.Meta.Last, b.Meta.Quarantined)
 		}
-		rec := b.Record
-		if rec.NumRows() == 0 {
+		if b.Record.NumRows() == 0 {
 			continue
 		}
-		if f.limit > 0 && rec.NumRows() > left {
-			rec = rec.NewSlice(0, left)
-			defer rec.Release()
+		if f.limit > 0 && rows+b.Record.NumRows() > f.limit {
+			b.Record = b.Record.NewSlice(0, f.limit-rows)
+			defer b.Record.Release() // the last one
 		}
-		left -= rec.NumRows()
-		if f.text {
-			rec = asText(rec)
-			defer rec.Release()
+		if err := a.printBatch(&p, b, f); err != nil {
+			return rows, err
 		}
-		if f.meta {
-			rec = withMeta(b, rec)
-			defer rec.Release()
+		rows += b.Record.NumRows()
+	}
+	if p == nil && f.format != "json" {
+		s, err := describe()
+		if err != nil {
+			return 0, err
 		}
-		if p == nil {
-			p = a.printer(f.format, rec.Schema())
-		}
-		if err := p.print(rec); err != nil {
-			return err
+		b := array.NewRecordBuilder(defaultAllocator, s)
+		defer b.Release()
+		none := b.NewRecordBatch()
+		defer none.Release()
+		if err := a.printBatch(&p, client.Batch{Record: none}, f); err != nil {
+			return 0, err
 		}
 	}
 	if p == nil {
-		return nil
+		return 0, nil
 	}
-	return p.close()
+	return rows, p.close()
+}
+
+// printBatch prints what one batch shows under the flags, and holds nothing of it.
+func (a *app) printBatch(p *rowPrinter, b client.Batch, f readFlags) error {
+	rec := b.Record
+	if f.text {
+		rec = asText(rec)
+		defer rec.Release()
+	}
+	if f.meta {
+		rec = withMeta(b, rec)
+		defer rec.Release()
+	}
+	if *p == nil {
+		*p = a.printer(f.format, rec.Schema())
+	}
+	return (*p).print(rec)
 }
 
 // withMeta adds the bucket and each row's offset.

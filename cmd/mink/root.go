@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/core/server"
 	"github.com/mink-project/mink/sdk/client"
 )
@@ -99,46 +100,35 @@ func helpOrUnknown(cmd *cobra.Command, args []string) error {
 	return usagef("unknown command %q for %s; did you mean %s?", args[0], cmd.CommandPath(), strings.Join(near, " or "))
 }
 
-var flagNames = regexp.MustCompile(`(?m)^ +(?:-., )?--([a-z0-9-]+)`)
-
-// flagError says which flag a mistyped one may be.
+// flagError says what a flag wants, and which one a mistyped one may be.
 func flagError(cmd *cobra.Command, err error) error {
-	name, near, least := "", "", 3
-	if _, after, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
-		name = after
-	}
-	for _, flag := range flagNames.FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
-		if d := distance(name, flag[1]); d < least && d < len(name)-1 {
-			near, least = flag[1], d
-		}
-	}
-	if near != "" {
-		return usagef("%w; did you mean --%s?", err, near)
-	}
-	if !strings.Contains(err.Error(), "unknown") {
+	var invalid *pflag.InvalidValueError
+	var unknown *pflag.NotExistError
+	switch {
+	case errors.As(err, &invalid):
+		return usagef("--%s %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), flagWants(invalid.GetFlag().Value.Type()))
+	case !errors.As(err, &unknown):
 		return &usageError{err}
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near, ok := nearest.Close(unknown.GetSpecifiedName(), names); ok {
+		return usagef("%w; did you mean --%s?", err, near)
 	}
 	return usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
-// distance is how many letters to insert, drop or replace between two words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+// flagWants is what a flag of a pflag type takes.
+func flagWants(kind string) string {
+	switch kind {
+	case "int", "int32", "int64":
+		return "a whole number"
+	case "duration":
+		return "a duration such as 500ms, 10s or 5m"
+	case "bool":
+		return "true or false"
 	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := diagonal
-			if a[i] != b[j] {
-				d = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], d
-		}
-	}
-	return row[len(b)]
+	return "another value" // a list in CSV that does not parse
 }
 
 // client connects to the bootstrap nodes.
@@ -191,12 +181,28 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// done reports a change: as JSON the thing's name, else a note.
-func (a *app) done(kind, name, what string) error {
-	if a.json {
-		return a.printJSON(map[string]string{kind: name, "state": what})
+// created reports a new thing, or with --if-not-exists one that may have been
+// there: as JSON its name, else a note.
+func (a *app) created(kind, name string, maybe bool) error {
+	if maybe {
+		return a.done(kind, name, "exists")
 	}
-	a.note("%s %s is %s", kind, name, what)
+	return a.done(kind, name, "created")
+}
+
+// dropped reports that a thing is no more; with --if-exists it may never have been.
+func (a *app) dropped(kind, name string, maybe bool) error {
+	if maybe {
+		return a.done(kind, name, "absent")
+	}
+	return a.done(kind, name, "dropped")
+}
+
+func (a *app) done(kind, name, state string) error {
+	if a.json {
+		return a.printJSON(map[string]string{kind: name, "state": state})
+	}
+	a.note("%s %s %s", kind, name, state)
 	return nil
 }
 

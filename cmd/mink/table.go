@@ -42,6 +42,11 @@ types, the options and the JSON of --descriptor.`,
 		Example: `  mink table create db.events -C "id BIGINT NOT NULL" -C "at TIMESTAMP(3)" -C "text STRING" --bucket-count 4
   mink table describe db.events --json | jq .descriptor | mink table create db.copy --descriptor -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, flag := range []string{"column", "primary-key", "partition-by", "bucket-key", "bucket-count", "option", "property", "log-ttl", "comment"} {
+				if f.file != "" && cmd.Flags().Changed(flag) {
+					return usagef("--descriptor has all of the table: --%s cannot stand beside it", flag)
+				}
+			}
 			d, err := a.descriptor(args[0], f)
 			if err != nil {
 				return err
@@ -58,8 +63,7 @@ types, the options and the JSON of --descriptor.`,
 			if a.json {
 				return a.printJSON(t)
 			}
-			a.note("table %s is there: id %d, %s in each partition", t.Name, t.ID, count(int64(t.Buckets), "bucket"))
-			return nil
+			return a.created("table", t.Name, f.ifNotExists)
 		},
 	}
 	fl := cmd.Flags()
@@ -338,7 +342,7 @@ func (a *app) tableDrop() *cobra.Command {
 			if err := c.DropTable(cmd.Context(), args[0], ifExists); err != nil {
 				return err
 			}
-			return a.done("table", args[0], "gone")
+			return a.dropped("table", args[0], ifExists)
 		}),
 	}
 	cmd.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")

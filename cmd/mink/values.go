@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/big"
 	"strings"
@@ -13,32 +12,29 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 )
 
-// errDecimal is why a text is not a DECIMAL of its column.
-var errDecimal = errors.New("no such decimal")
-
 // parseDecimal reads a decimal exactly. Arrow's readers cut or round digits
 // that the scale has no place for.
 func parseDecimal(text string, t *arrow.Decimal128Type) (decimal128.Num, error) {
 	bad := func(format string, args ...any) (decimal128.Num, error) {
-		return decimal128.Num{}, fmt.Errorf(format+"%w", append(args, errDecimal)...)
+		return decimal128.Num{}, fmt.Errorf(format, args...)
 	}
 	if len(text) > 100 || strings.ContainsAny(text, "/_xXpPoObB") {
-		return bad("want a number such as 12.34: ")
+		return bad("want a number such as 12.34")
 	}
 	// A long exponent would make a huge number.
 	if at := strings.IndexAny(text, "eE"); at >= 0 && len(text)-at > 4 {
-		return bad("its exponent is too long: ")
+		return bad("its exponent is too long")
 	}
 	r, ok := new(big.Rat).SetString(text)
 	if !ok {
-		return bad("want a number such as 12.34: ")
+		return bad("want a number such as 12.34")
 	}
 	r.Mul(r, new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(t.Scale)), nil)))
 	if !r.IsInt() {
-		return bad("it has more than %d digits after the point: ", t.Scale)
+		return bad("it has more than %d digits after the point", t.Scale)
 	}
 	if len(new(big.Int).Abs(r.Num()).String()) > int(t.Precision) {
-		return bad("it has more than %d digits before the point: ", t.Precision-t.Scale)
+		return bad("it has more than %d digits before the point", t.Precision-t.Scale)
 	}
 	return decimal128.FromBigInt(r.Num()), nil
 }
@@ -57,49 +53,6 @@ func decimalText(n decimal128.Num, scale int32) string {
 	}
 	point := len(digits) - int(scale)
 	return sign + digits[:point] + "." + digits[point:]
-}
-
-// whyUnread says what a column's type wants, instead of what Go's readers say.
-func whyUnread(t arrow.DataType, err error) error {
-	if errors.Is(err, errDecimal) {
-		return errors.New(strings.TrimSuffix(err.Error(), ": "+errDecimal.Error()))
-	}
-	want := ""
-	switch t := t.(type) {
-	case *arrow.BooleanType:
-		want = "true or false"
-	case *arrow.Int8Type, *arrow.Int16Type, *arrow.Int32Type, *arrow.Int64Type:
-		bits := t.(arrow.FixedWidthDataType).BitWidth()
-		most := new(big.Int).Lsh(big.NewInt(1), uint(bits-1))
-		want = fmt.Sprintf("a whole number from -%s to %s", most, new(big.Int).Sub(most, big.NewInt(1)))
-	case *arrow.Float32Type, *arrow.Float64Type:
-		want = "a number"
-	case *arrow.StringType:
-		want = "text in quotes"
-	case *arrow.BinaryType:
-		want = "base64"
-	case *arrow.FixedSizeBinaryType:
-		want = fmt.Sprintf("base64 of exactly %d bytes", t.ByteWidth)
-	case *arrow.Date32Type:
-		want = "a date such as 2026-01-31"
-	case *arrow.Time32Type, *arrow.Time64Type:
-		want = "a time such as 07:05:00, with no more digits than the type has"
-	case *arrow.TimestampType:
-		want = "a time such as 2026-01-31T07:05:00"
-		if t.TimeZone != "" {
-			want += "Z"
-		}
-		want += ", with no more digits than the type has"
-	case *arrow.MapType:
-		want = `a list such as [{"key": ..., "value": ...}], with values of its types`
-	case *arrow.ListType:
-		want = "a JSON list, with values of its type"
-	case *arrow.StructType:
-		want = "a JSON object, with values of its types"
-	default:
-		return err
-	}
-	return errors.New("want " + want)
 }
 
 // appendJSON writes one value as JSON: columns and fields in the table's order,
