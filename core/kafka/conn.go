@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -221,9 +222,26 @@ func (c *conn) readLength() (int, error) {
 	}
 	size := int32(binary.BigEndian.Uint32(b[:]))
 	if size < headerFixed || int64(size) > int64(c.srv.cfg.FrameBytesMax) {
-		return 0, closef(slog.LevelWarn, "a request of %d bytes is outside of [%d, %d]: not Kafka without TLS on the other end, or a message above the limit", size, headerFixed, c.srv.cfg.FrameBytesMax)
+		if who := stranger(b); who != "" {
+			return 0, closef(slog.LevelWarn, "%s: this port speaks Kafka only", who)
+		}
+		return 0, closef(slog.LevelWarn, "a request of %d bytes is outside of [%d, %d]: not a Kafka client on the other end, or a message above the limit", size, headerFixed, c.srv.cfg.FrameBytesMax)
 	}
 	return int(size), nil
+}
+
+// stranger names a client of another protocol by the first bytes that it sends,
+// "" when they tell nothing. None of them is the length of a frame that is taken.
+func stranger(b [4]byte) string {
+	switch s := string(b[:]); {
+	case b[0] == 0x16 && b[1] == 3:
+		return "a TLS handshake, and TLS is not supported"
+	case s == "PRI ":
+		return "an HTTP/2 client, such as one of Arrow Flight"
+	case slices.Contains([]string{"GET ", "HEAD", "POST", "PUT ", "PATC", "DELE", "OPTI", "CONN"}, s):
+		return "an HTTP client"
+	}
+	return ""
 }
 
 // transferTime bounds the moving of n bytes.

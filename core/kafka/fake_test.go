@@ -193,6 +193,7 @@ type fakeLog struct {
 		held    []*fakePending // in order; appends complete at once unless hold
 		hold    bool
 		refuse  error // of appends
+		refused int   // appends so far
 		closed  bool
 		changed chan struct{}
 		writers map[mink.WriterID][]window
@@ -245,6 +246,7 @@ func (l *fakeLog) AppendKafka(batch []byte, a tablet.KafkaAppend) (Pending, erro
 		binary.BigEndian.PutUint64(batch, 7)
 		batch[22] |= 8 // log append time
 		fixCRC(batch)
+		l.mu.refused++
 		return nil, l.mu.refuse
 	}
 	if p, err := l.window(&h); p != nil || err != nil {
@@ -345,6 +347,24 @@ func (l *fakeLog) held() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.mu.held)
+}
+
+// refusals counts the appends that were refused.
+func (l *fakeLog) refusals() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.refused
+}
+
+// releaseOne makes the oldest held append durable.
+func (l *fakeLog) releaseOne() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.mu.held[0]
+	l.mu.held = l.mu.held[1:]
+	l.mu.hwm = p.res.Last + 1
+	close(p.done)
+	l.wakeLocked()
 }
 
 func (l *fakeLog) coldReads() int {

@@ -324,3 +324,14 @@ func refusedCode(r kmsg.Response) int16 {
 	}
 	return 0
 }
+
+// The log of a closed connection names who was on the other end.
+func TestStrangersAreNamed(t *testing.T) {
+	for want, bytes := range map[string]string{
+		"TLS": "\x16\x03\x01\x02", "HTTP/2": "PRI * HTTP/2.0", "an HTTP client": "GET / HTTP/1.1", "": "\x7f\xff\xff\xff",
+	} {
+		if got := stranger([4]byte([]byte(bytes))); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", bytes, got, want)
+		}
+	}
+}

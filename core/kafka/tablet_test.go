@@ -29,6 +29,7 @@ type memStream struct {
 	held     []memTicket
 	hold     bool
 	throttle bool
+	refused  int // appends, by throttle
 	changed  chan struct{}
 }
 
@@ -41,6 +42,7 @@ func (s *memStream) Append(r stream.AppendRequest) (tablet.Ticket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.throttle {
+		s.refused++
 		return nil, mink.ErrThrottled
 	}
 	s.frames = append(s.frames, stream.Frame{Start: r.Start, Span: r.Span, Count: r.Count, LeaderEpoch: 1,
@@ -207,7 +209,10 @@ func TestHoldOverTablet(t *testing.T) {
 	c := dial(t, s.addr)
 	r := produceTo(9, "t", map[int32][]byte{0: batch("a", "b")})
 	n := c.send(r)
-	<-time.After(20 * time.Millisecond)
+	until(t, "it is refused and tried again", func() (again bool) {
+		mem.set(func() { again = mem.refused > 1 })
+		return again
+	})
 	mem.set(func() { mem.throttle = false })
 	p := produced(t, c.receive(r, n))
 	if p.ErrorCode != 0 || p.LogAppendTime < 1_700_000_000_000 {
