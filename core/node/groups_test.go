@@ -290,6 +290,7 @@ func sqliteNode(t *testing.T, path string, store *memstore.Store) (n *node.Node,
 	}
 	cfg := node.Default()
 	cfg.FlightAddress, cfg.KafkaAddress = "n1:1", "n1:2"
+	cfg.RecoveryWait = time.Millisecond // nobody coordinates the cluster here
 	cfg.Stream = stream.Default(store.Capabilities(), 64<<20)
 	if n, err = node.New(cfg, node.Deps{Meta: replica, Log: log, Objects: store, WALStore: store, Logger: logger}); err != nil {
 		t.Fatal(err)
