@@ -185,11 +185,6 @@ func Seal(hdr []byte, bodySum uint32) {
 	binary.LittleEndian.PutUint32(hdr[posCRC:], crc32.Update(bodySum, castagnoli, hdr[coveredStart:HeaderSize]))
 }
 
-// SetMaxTimestamp changes the covered field; Seal afterwards.
-func SetMaxTimestamp(hdr []byte, ms int64) {
-	binary.LittleEndian.PutUint64(hdr[posMaxTS:], uint64(ms))
-}
-
 // SetServerFields patches what the server assigns at append. kafkaBatch is the
 // payload of a kafka batch (its base offset and leader epoch are patched too)
 // or nil for an arrow one.

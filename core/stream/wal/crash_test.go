@@ -179,7 +179,7 @@ func TestPausedZombie(t *testing.T) {
 
 func sweepAfter(t testing.TB, s objstore.Store, end uint64) {
 	t.Helper()
-	for slot, err := range AfterEnd(context.Background(), s, modelWAL, end) {
+	for slot, err := range Slots(context.Background(), s, modelWAL, end+1, maxSlot) {
 		if err != nil {
 			t.Error(err)
 			return

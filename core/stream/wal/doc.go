@@ -30,10 +30,12 @@
 //
 // The first tombstone goes Window slots beyond the first free slot, where no
 // writer can be yet: it bounds how far a writer that is quicker than the
-// recoverer can run on. (If one got there all the same, twice as far ahead.) Then free slots are closed in order until one Put wins.
-// That is two Puts as a rule. The far tombstone, and Puts that land after the
-// end, are garbage; AfterEnd lists it for a sweep. The tombstone at E is no
-// garbage: without it a late Put would extend the log.
+// recoverer can run on. (If one got there all the same, twice as far ahead.) Then
+// free slots are closed in order until one Put wins. That is two Puts as a rule.
+// The far tombstone, and Puts that land after the end, are garbage for a sweep.
+// The tombstone at E is none: without it a late Put would extend the log.
+// plan.SlotDeletable knows, with the end from metadata; a listing cannot tell it,
+// because recoverers that were late may have left tombstones below it.
 //
 // An occupied slot that is neither a bulk of this log nor a tombstone of this
 // slot, or a free slot with bulks beyond the window behind it, is corruption

@@ -72,13 +72,6 @@ func Slots(ctx context.Context, store objstore.Store, id plan.WALID, from, to ui
 	}
 }
 
-// AfterEnd lists the garbage of a recovered log: what lies beyond the tombstone
-// at end. End comes from metadata; a listing cannot tell it, because recoverers
-// that were late may have left tombstones below it.
-func AfterEnd(ctx context.Context, store objstore.Store, id plan.WALID, end uint64) iter.Seq2[Slot, error] {
-	return Slots(ctx, store, id, end+1, maxSlot)
-}
-
 // wholeBelow is the size up to which a bulk is read at once; of larger ones the
 // header and so much of the end.
 const wholeBelow = 128 << 10
