@@ -80,8 +80,11 @@ type promLog struct{ logger *slog.Logger }
 
 func (l promLog) Println(v ...any) { l.logger.Error("metrics", "error", fmt.Sprint(v...)) }
 
-// Serve answers on the listener until ctx is done; it closes the listener.
+// Serve answers on the listener until ctx is done, or the listener fails; it
+// closes the listener and leaves nothing running.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	ctx, ended := context.WithCancel(ctx)
+	defer ended()
 	srv := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
 	done := make(chan error, 1)
 	go func() {
@@ -91,11 +94,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		done <- srv.Shutdown(stop)
 	}()
 	err := srv.Serve(l)
+	ended()
+	if late := <-done; late != nil { // open requests did not end in time
+		err = errors.Join(err, srv.Close())
+	}
 	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("HTTP listener: %w", err)
-	}
-	if err := <-done; err != nil {
-		return srv.Close()
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -70,4 +71,23 @@ func TestPort(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A listener that fails ends Serve, which leaves nothing running behind it.
+func TestServeEndsWithItsListener(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	s := New(slog.New(slog.DiscardHandler), func() (bool, string) { return true, "" }, func() []Figure { return nil })
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // goes on, as the node does
+	defer cancel()
+	if err := s.Serve(ctx, l); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Serve on a closed listener: %v", err)
+	}
+	goleak.VerifyNone(t, before)
 }

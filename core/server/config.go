@@ -21,6 +21,7 @@ import (
 
 	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/core/nearest"
+	"github.com/mink-project/mink/core/schema"
 )
 
 // Config is everything that a node can be told. Every field is also a TOML key,
@@ -227,6 +228,17 @@ func (c Config) Validate() error {
 	if c.WALBatchBytes < 64<<10 || c.WALBatchBytes > 64<<20 {
 		fail("wal_batch_bytes is %s; it must be within 64KiB..64MiB", c.WALBatchBytes)
 	}
+	if c.MessageBytesMax < 1<<20 || c.MessageBytesMax > 1<<30 {
+		fail("message_bytes_max is %s; it must be within 1MiB..1GiB", c.MessageBytesMax)
+	}
+	if c.LogCacheBytes != 0 && c.LogCacheBytes < logCacheMin {
+		fail("log_cache_bytes is %s; it must be at least %s, so that the longest record fits, or 0", c.LogCacheBytes, units.Size(logCacheMin))
+	}
+	if c.KafkaListen != off {
+		if err := schema.CheckName("kafka_database: database", c.KafkaDatabase); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
 		fail("log_level is %q; it must be debug, info, warn or error", c.LogLevel)
 	}
@@ -245,6 +257,9 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// logCacheMin is the least log cache of stream.Default: any machine has it.
+const logCacheMin = 32 << 20
 
 // off as a listener's address means that it is not opened.
 const off = "off"

@@ -46,6 +46,9 @@ func TestConfigurationRefusesWithTheKeyAndWhatToDo(t *testing.T) {
 		{"beyond loopback", nil, map[string]string{"kafka_listen": "0.0.0.0:9092"}, []string{"kafka_listen", "--insecure", "no authentication"}},
 		{"every interface", nil, map[string]string{"listen": ":9123"}, []string{"listen", "--insecure"}},
 		{"no port", nil, map[string]string{"listen": "localhost"}, []string{"listen", "host:port"}},
+		{"message size", nil, map[string]string{"message_bytes_max": "64KiB"}, []string{"message_bytes_max is 64KiB", "1MiB"}},
+		{"log cache", nil, map[string]string{"log_cache_bytes": "1MiB"}, []string{"log_cache_bytes is 1MiB", "32MiB"}},
+		{"topic database", nil, map[string]string{"kafka_database": "a/b"}, []string{"kafka_database", `"a/b"`}},
 		{"log level", nil, map[string]string{"log_level": "loud"}, []string{"log_level", "debug"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
