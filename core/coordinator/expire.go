@@ -106,16 +106,8 @@ func (c *Coordinator) keepPartitions(ctx context.Context, _ metalog.Lease) error
 }
 
 func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *cluster.Table, now time.Time) error {
-	o, err := t.Descriptor.ParsedOptions()
-	if err != nil || o.AutoPartition.Unit == "" {
-		return err
-	}
-	loc, err := time.LoadLocation(o.AutoPartition.Zone)
-	if err != nil {
-		return fmt.Errorf("time zone: %w", err)
-	}
-	s, err := partition.NewSchedule(t.Descriptor, loc)
-	if err != nil {
+	s, err := partition.ScheduleOf(t.Descriptor)
+	if err != nil || s == nil {
 		return err
 	}
 	var errs []error

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -32,34 +33,50 @@ type bucket struct {
 	id       mink.StreamID
 	epoch    mink.LeaderEpoch
 	table    *cluster.Table // as of its opening or last reconfiguration
+	closed   bool           // its partition takes no more rows; likewise
 	stream   *stream.Stream // nil unless open
 	log      *tablet.Log    // nil unless open
 	opening  bool           // queued or in a worker's hands
 	err      error          // of the last try to open it
 	failures int            // in a row
 	retry    time.Time      // of the next one
+	walk     uint64         // the last one that met it
 }
 
 // buckets opens and closes tablets so that they match the view. Opening reads
 // from the store, which may take long: workers do it, at most OpensMax at a time,
-// and the view is followed meanwhile.
+// and the view is followed meanwhile. A view is walked once, whatever becomes of
+// the openings: to open n buckets takes O(n) steps, and failed ones wait in a heap.
 type buckets struct {
 	inc    *incarnation
 	codecs tablet.Codecs
-	opened chan struct{} // a worker has ended a try
+	tries  chan struct{} // a worker has ended a try
+	open   func(context.Context, *bucket, tabletTable) (*stream.Stream, *tablet.Log, error)
 
 	mu struct {
 		sync.Mutex
-		open    map[mink.StreamID]*bucket
+		led     map[mink.StreamID]*bucket
 		queue   []*bucket // to be opened
+		failed  retries   // to be queued again
+		stale   []*bucket // opened with a table that changed meanwhile
+		waiting int       // of led: neither open nor corrupt
 		workers int
 		closed  bool
+		walk    uint64 // how many views were walked
+		steps   int    // buckets looked at, ever: for tests
 	}
 }
 
+// tabletTable is what a tablet is configured by.
+type tabletTable struct {
+	table  *cluster.Table
+	closed bool
+}
+
 func newBuckets(inc *incarnation) *buckets {
-	b := &buckets{inc: inc, opened: make(chan struct{}, 1)}
-	b.mu.open = map[mink.StreamID]*bucket{}
+	b := &buckets{inc: inc, tries: make(chan struct{}, 1)}
+	b.open = b.openTablet
+	b.mu.led = map[mink.StreamID]*bucket{}
 	return b
 }
 
@@ -67,7 +84,7 @@ func newBuckets(inc *incarnation) *buckets {
 func (b *buckets) tablet(id mink.StreamID, epoch mink.LeaderEpoch) (*tablet.Log, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e := b.mu.open[id]
+	e := b.mu.led[id]
 	switch {
 	case b.mu.closed || e == nil || e.epoch != epoch:
 		return nil, fmt.Errorf("opening: %w", mink.ErrUnavailable)
@@ -89,10 +106,15 @@ func (b *buckets) run(ctx context.Context) error {
 	defer workers.Wait()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var walked *cluster.State
 	for {
 		view := n.View()
-		b.closeOthers(view)
-		next := b.enqueue(view)
+		if view != walked {
+			b.follow(view)
+			walked = view
+		}
+		b.refresh()
+		next := b.requeue(time.Now())
 		b.hire(ctx, &workers)
 		timer.Stop()
 		if !next.IsZero() {
@@ -102,76 +124,129 @@ func (b *buckets) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-n.deps.Meta.Changed(view.Index()):
-		case <-b.opened:
+		case <-b.tries:
 		case <-timer.C:
 		}
 	}
 }
 
-// closeOthers closes what the view does not give this epoch, or gives it under
-// another leader epoch: the engine has one leadership of a stream at a time.
-func (b *buckets) closeOthers(view *cluster.State) {
-	wanted := map[mink.StreamID]mink.LeaderEpoch{}
-	for s := range view.StreamsLedBy(b.inc.epoch) {
-		wanted[s.ID] = s.Owner.LeaderEpoch
-	}
-	var gone []*bucket
-	b.mu.Lock()
-	for id, e := range b.mu.open {
-		if epoch, ok := wanted[id]; !ok || epoch != e.epoch {
-			gone = append(gone, e)
-			delete(b.mu.open, id)
-		}
-	}
-	b.mu.Unlock()
-	for _, e := range gone {
+// follow walks a view once: it closes what the view does not give this epoch, or
+// gives it under another leader epoch, queues what is new, and tells open tablets
+// of their table's changes.
+func (b *buckets) follow(view *cluster.State) {
+	gone, fresh, changed := b.compare(view)
+	for _, e := range gone { // before their successors open: the engine has one leadership of a stream at a time
 		e.close()
 	}
-}
-
-// enqueue puts what is to be opened now into the queue, tells open tablets of
-// their table's changes, and answers when the next failed bucket is due.
-func (b *buckets) enqueue(view *cluster.State) (next time.Time) {
-	now := time.Now()
-	var changed []*bucket
+	if len(gone) > 0 {
+		b.inc.node.wake() // readiness may have waited for one of them
+	}
 	b.mu.Lock()
-	for s := range view.StreamsLedBy(b.inc.epoch) {
-		t, ok := view.Table(s.Bucket.Table)
-		if !ok {
-			continue
-		}
-		e := b.mu.open[s.ID]
-		if e == nil {
-			e = &bucket{ref: s.Bucket, id: s.ID, epoch: s.Owner.LeaderEpoch}
-			b.mu.open[s.ID] = e
-		}
-		switch {
-		case e.opening:
-		case e.log != nil:
-			if e.table != t {
-				e.table = t
-				changed = append(changed, e)
-			}
-		case e.retry.After(now):
-			if next.IsZero() || e.retry.Before(next) {
-				next = e.retry
-			}
-		default:
-			e.opening, e.table = true, t
-			b.mu.queue = append(b.mu.queue, e)
-		}
+	for _, e := range fresh {
+		e.opening = true
+		b.mu.queue = append(b.mu.queue, e)
 	}
 	b.mu.Unlock()
 	for _, e := range changed {
 		b.update(e)
 	}
-	return next
+}
+
+func (b *buckets) compare(view *cluster.State) (gone, fresh, changed []*bucket) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.walk++
+	seen := 0
+	for s := range view.StreamsLedBy(b.inc.epoch) {
+		b.mu.steps++
+		t, ok := view.Table(s.Bucket.Table)
+		p, ok2 := view.Partition(s.Bucket.Partition)
+		if !ok || !ok2 {
+			continue
+		}
+		seen++
+		e := b.mu.led[s.ID]
+		if e != nil && e.epoch != s.Owner.LeaderEpoch {
+			gone = append(gone, b.drop(e))
+			e = nil
+		}
+		if e == nil {
+			e = &bucket{ref: s.Bucket, id: s.ID, epoch: s.Owner.LeaderEpoch, table: t, closed: p.Closed}
+			b.mu.led[s.ID] = e
+			b.mu.waiting++
+			fresh = append(fresh, e)
+		}
+		e.walk = b.mu.walk
+		if e.table != t || e.closed != p.Closed {
+			e.table, e.closed = t, p.Closed
+			if e.log != nil {
+				changed = append(changed, e)
+			}
+		}
+	}
+	if len(b.mu.led) > seen {
+		for _, e := range b.mu.led {
+			b.mu.steps++
+			if e.walk != b.mu.walk {
+				gone = append(gone, b.drop(e))
+			}
+		}
+	}
+	return gone, fresh, changed
+}
+
+// drop forgets a bucket, for the caller to close. Under mu.
+func (b *buckets) drop(e *bucket) *bucket {
+	delete(b.mu.led, e.id)
+	if e.waits() {
+		b.mu.waiting--
+	}
+	return e
+}
+
+// waits reports that the bucket opens by itself, sooner or later.
+func (e *bucket) waits() bool { return e.log == nil && !errors.Is(e.err, mink.ErrCorrupt) }
+
+// retries are failed buckets, the one that is due first on top (container/heap).
+type retries []*bucket
+
+func (r retries) Len() int           { return len(r) }
+func (r retries) Less(i, j int) bool { return r[i].retry.Before(r[j].retry) }
+func (r retries) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
+func (r *retries) Push(x any)        { *r = append(*r, x.(*bucket)) }
+func (r *retries) Pop() any {
+	old := *r
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*r = old[:len(old)-1]
+	return e
+}
+
+// requeue queues the failed buckets that are due, and answers when the next one
+// is.
+func (b *buckets) requeue(now time.Time) (next time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.mu.failed) > 0 {
+		b.mu.steps++
+		e := b.mu.failed[0]
+		wanted := b.mu.led[e.id] == e
+		if wanted && e.retry.After(now) {
+			return e.retry
+		}
+		heap.Pop(&b.mu.failed)
+		if wanted {
+			e.opening = true
+			b.mu.queue = append(b.mu.queue, e)
+		}
+	}
+	return time.Time{}
 }
 
 // update tells an open tablet of its table's new schemas and options. Only run's
-// goroutine changes e.table of an open one.
+// goroutine changes the table of an open one.
 func (b *buckets) update(e *bucket) {
-	cfg, err := b.tabletConfig(e.ref, e.epoch, e.table)
+	cfg, err := b.tabletConfig(e.ref, e.epoch, tabletTable{e.table, e.closed})
 	if err == nil {
 		err = e.log.Reconfigure(cfg)
 	}
@@ -180,11 +255,12 @@ func (b *buckets) update(e *bucket) {
 	}
 }
 
-// hire starts workers while there is work for them.
+// hire starts a worker for every queued bucket, as far as OpensMax allows: those
+// at work may be at it for long. Who finds the queue empty ends.
 func (b *buckets) hire(ctx context.Context, workers *sync.WaitGroup) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.mu.workers < min(b.inc.node.cfg.OpensMax, len(b.mu.queue)) {
+	for range min(b.inc.node.cfg.OpensMax-b.mu.workers, len(b.mu.queue)) {
 		b.mu.workers++
 		workers.Go(func() { b.work(ctx) })
 	}
@@ -202,47 +278,77 @@ func (b *buckets) work(ctx context.Context) {
 		e := b.mu.queue[0]
 		b.mu.queue[0] = nil
 		b.mu.queue = b.mu.queue[1:]
-		table := e.table
+		table := tabletTable{e.table, e.closed}
+		wanted := b.mu.led[e.id] == e
 		b.mu.Unlock()
-
-		st, log, err := b.openTablet(ctx, e, table)
-		if !b.tried(e, st, log, err) {
-			(&bucket{stream: st, log: log}).close()
+		if wanted {
+			b.try(ctx, e, table)
 		}
-		if err != nil && ctx.Err() == nil {
-			b.inc.node.logger.Error("bucket does not open", "bucket", e.ref.String(), "stream", e.id, "leader_epoch", e.epoch, "error", err)
-		}
-		select {
-		case b.opened <- struct{}{}:
-		default:
-		}
-		b.inc.node.wake()
 	}
+}
+
+func (b *buckets) try(ctx context.Context, e *bucket, table tabletTable) {
+	st, log, err := b.open(ctx, e, table)
+	if err != nil && ctx.Err() == nil {
+		b.inc.node.logger.Error("bucket does not open", "bucket", e.ref.String(), "stream", e.id, "leader_epoch", e.epoch, "error", err)
+	}
+	if !b.tried(e, table, st, log, err) {
+		(&bucket{stream: st, log: log}).close()
+	}
+	select {
+	case b.tries <- struct{}{}:
+	default:
+	}
+	b.inc.node.wake()
 }
 
 // tried records the outcome of a try; false when the bucket is not wanted any
 // more.
-func (b *buckets) tried(e *bucket, st *stream.Stream, log *tablet.Log, err error) bool {
+func (b *buckets) tried(e *bucket, table tabletTable, st *stream.Stream, log *tablet.Log, err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.opening = false
-	if b.mu.closed || b.mu.open[e.id] != e {
+	if b.mu.closed || b.mu.led[e.id] != e {
 		return false
 	}
+	waited := e.waits()
 	e.stream, e.log, e.err = st, log, err
 	switch {
 	case err == nil:
 		e.failures = 0
+		if table != (tabletTable{e.table, e.closed}) {
+			b.mu.stale = append(b.mu.stale, e)
+		}
 	case errors.Is(err, mink.ErrCorrupt):
 		e.retry = time.Now().Add(reopenCorrupt)
 	default:
 		e.retry = time.Now().Add(min(reopenMin<<min(e.failures, 10), reopenMax))
 		e.failures++
 	}
+	if err != nil {
+		heap.Push(&b.mu.failed, e)
+	}
+	switch waits := e.waits(); {
+	case waited && !waits:
+		b.mu.waiting--
+	case waits && !waited:
+		b.mu.waiting++
+	}
 	return true
 }
 
-func (b *buckets) openTablet(ctx context.Context, e *bucket, t *cluster.Table) (*stream.Stream, *tablet.Log, error) {
+// refresh tells tablets of the changes that came while they opened.
+func (b *buckets) refresh() {
+	b.mu.Lock()
+	stale := b.mu.stale
+	b.mu.stale = nil
+	b.mu.Unlock()
+	for _, e := range stale {
+		b.update(e)
+	}
+}
+
+func (b *buckets) openTablet(ctx context.Context, e *bucket, t tabletTable) (*stream.Stream, *tablet.Log, error) {
 	cfg, err := b.tabletConfig(e.ref, e.epoch, t)
 	if err != nil {
 		return nil, nil, err
@@ -259,30 +365,47 @@ func (b *buckets) openTablet(ctx context.Context, e *bucket, t *cluster.Table) (
 	return st, log, nil
 }
 
-func (b *buckets) tabletConfig(ref mink.BucketRef, epoch mink.LeaderEpoch, t *cluster.Table) (tablet.Config, error) {
+func (b *buckets) tabletConfig(ref mink.BucketRef, epoch mink.LeaderEpoch, of tabletTable) (tablet.Config, error) {
+	t := of.table
 	o, err := t.Descriptor.ParsedOptions()
 	if err != nil {
 		return tablet.Config{}, fmt.Errorf("options of table %s.%s: %w", t.Descriptor.Database, t.Descriptor.Table, err)
 	}
 	cfg := tablet.Default()
 	cfg.Bucket, cfg.LeaderEpoch, cfg.Schemas, cfg.Options = ref, epoch, t.Schemas, o
-	cfg.Codecs = &b.codecs
+	cfg.Closed, cfg.Codecs = of.closed, &b.codecs
 	return cfg, nil
 }
 
-// close is safe on a nil or unopened bucket.
+// close is safe on a bucket that is not open.
 func (e *bucket) close() {
-	if e == nil || e.log == nil {
-		return
+	if e.log != nil {
+		e.log.Close()
 	}
-	e.log.Close()
-	e.stream.Close()
+	if e.stream != nil {
+		e.stream.Close()
+	}
+}
+
+// missing says which led bucket is not open yet and will be, "" when none.
+func (b *buckets) missing() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.waiting == 0 {
+		return ""
+	}
+	if len(b.mu.failed) > 0 {
+		if e := b.mu.failed[0]; b.mu.led[e.id] == e && e.waits() {
+			return fmt.Sprintf("bucket %s: opening failed and is tried again: %v", e.ref, e.err)
+		}
+	}
+	return fmt.Sprintf("%d of %d buckets are opening", b.mu.waiting, len(b.mu.led))
 }
 
 func (b *buckets) closeAll() {
 	b.mu.Lock()
-	all := b.mu.open
-	b.mu.open = map[mink.StreamID]*bucket{}
+	all := b.mu.led
+	b.mu.led = map[mink.StreamID]*bucket{}
 	b.mu.closed = true
 	b.mu.Unlock()
 	for _, e := range all {
@@ -294,8 +417,8 @@ func (b *buckets) closeAll() {
 func (b *buckets) snapshot() []*bucket {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := make([]*bucket, 0, len(b.mu.open))
-	for _, e := range b.mu.open {
+	out := make([]*bucket, 0, len(b.mu.led))
+	for _, e := range b.mu.led {
 		c := *e
 		out = append(out, &c)
 	}
@@ -320,7 +443,7 @@ func (b *buckets) retain(ctx context.Context) error {
 			continue
 		}
 		g.Go(func() error {
-			if err := retainOne(ctx, e.log); err != nil {
+			if err := retainOne(ctx, e.log); err != nil && !errors.Is(err, mink.ErrClosed) { // closed: led elsewhere, or dropped
 				failed.Lock()
 				defer failed.Unlock()
 				failed.errs = append(failed.errs, fmt.Errorf("bucket %s: %w", e.ref, err))
@@ -348,11 +471,9 @@ func retainOne(ctx context.Context, log *tablet.Log) error {
 }
 
 func (b *buckets) stats() []BucketStats {
-	view := b.inc.node.View()
 	var out []BucketStats
 	for _, e := range b.snapshot() {
-		s := BucketStats{Bucket: e.ref, LeaderEpoch: e.epoch}
-		s.Stream, _ = view.StreamOf(e.ref)
+		s := BucketStats{Bucket: e.ref, Stream: e.id, LeaderEpoch: e.epoch}
 		if e.err != nil {
 			s.Error = e.err.Error()
 		}

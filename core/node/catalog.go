@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,7 +70,7 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 		return nil, err
 	}
 	id := mink.TableID(r.Id)
-	n.waitOpen(ctx, id)
+	n.waitOpen(ctx, n.View().Partitions(id))
 	t, ok := n.View().Table(id)
 	if !ok {
 		return nil, fmt.Errorf("table %s.%s was dropped while it was created: %w", d.Database, d.Table, mink.ErrNotExist)
@@ -81,16 +83,8 @@ func buildable(d *schema.Descriptor) error {
 	if len(d.PrimaryKey) > 0 {
 		return fmt.Errorf("table %s.%s: primary-key tables are %w yet; see docs/limits.md", d.Database, d.Table, mink.ErrUnsupported)
 	}
-	o, err := d.ParsedOptions()
-	if err != nil {
-		return err
-	}
-	if o.AutoPartition.Unit != "" {
-		if _, err := time.LoadLocation(o.AutoPartition.Zone); err != nil {
-			return fmt.Errorf("table %s.%s: auto_partition.time_zone %q: %w: %w", d.Database, d.Table, o.AutoPartition.Zone, mink.ErrInvalid, err)
-		}
-	}
-	return nil
+	_, err := partition.ScheduleOf(d)
+	return err
 }
 
 // DropTable drops a table by id.
@@ -126,12 +120,9 @@ func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema
 	return t, nil
 }
 
-// CreatePartition creates a partition by its canonical values.
+// CreatePartition creates a partition by its canonical values, and waits a moment
+// for its buckets that this node leads to open.
 func (n *Node) CreatePartition(ctx context.Context, table mink.TableID, values []string, ifNotExists bool) (*cluster.Partition, error) {
-	return n.createPartition(ctx, table, values, ifNotExists)
-}
-
-func (n *Node) createPartition(ctx context.Context, table mink.TableID, values []string, ifNotExists bool) (*cluster.Partition, error) {
 	if t, ok := n.View().Table(table); ok {
 		if err := withinRetention(t.Descriptor, values, time.Now()); err != nil {
 			return nil, err
@@ -143,26 +134,21 @@ func (n *Node) createPartition(ctx context.Context, table mink.TableID, values [
 	if err != nil {
 		return nil, err
 	}
-	n.waitOpen(ctx, table)
 	p, ok := n.View().Partition(mink.PartitionID(r.Id))
 	if !ok {
 		return nil, fmt.Errorf("partition %v of table %d was dropped while it was created: %w", values, table, mink.ErrNotExist)
 	}
+	n.waitOpen(ctx, slices.Values([]*cluster.Partition{p}))
 	return p, nil
 }
 
 // withinRetention refuses a partition that the next tick would drop again.
 func withinRetention(d *schema.Descriptor, values []string, now time.Time) error {
-	o, err := d.ParsedOptions()
-	if err != nil || o.AutoPartition.Unit == "" || len(values) != len(d.PartitionKeys) {
-		return err // a wrong number of values is the state machine's to refuse
+	if len(values) != len(d.PartitionKeys) {
+		return nil // the state machine's to refuse
 	}
-	zone, err := time.LoadLocation(o.AutoPartition.Zone)
-	if err != nil {
-		return err
-	}
-	s, err := partition.NewSchedule(d, zone)
-	if err != nil {
+	s, err := partition.ScheduleOf(d)
+	if err != nil || s == nil {
 		return err
 	}
 	return s.CheckWrite(values, now)
@@ -174,7 +160,7 @@ func (n *Node) EnsurePartition(ctx context.Context, table mink.TableID, values [
 	if p, ok := n.View().PartitionByValues(table, values); ok {
 		return p, nil
 	}
-	return n.createPartition(ctx, table, values, true)
+	return n.CreatePartition(ctx, table, values, true)
 }
 
 // DropPartition drops a partition by id.
@@ -185,37 +171,38 @@ func (n *Node) DropPartition(ctx context.Context, table mink.TableID, partition 
 	return err
 }
 
-// waitOpen gives the table's buckets that this node leads a moment to open, so
-// that the first request after a create is not refused. Best effort.
-func (n *Node) waitOpen(ctx context.Context, table mink.TableID) {
+// waitOpen gives new partitions' buckets that this node leads a moment to open,
+// so that the first request after a create is not refused. Best effort.
+func (n *Node) waitOpen(ctx context.Context, partitions iter.Seq[*cluster.Partition]) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.ReadyTimeout)
 	defer cancel()
-	for {
-		n.mu.Lock()
-		changed := n.mu.changed
-		n.mu.Unlock()
-		if n.tableOpen(table) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
+	for p := range partitions {
+		for i := range p.Streams {
+			if !n.waitBucket(ctx, mink.BucketRef{Table: p.Table, Partition: p.ID, Index: int32(i)}) {
+				return
+			}
 		}
 	}
 }
 
-func (n *Node) tableOpen(table mink.TableID) bool {
-	view := n.View()
-	for p := range view.Partitions(table) {
-		for i := range p.Streams {
-			_, err := n.Log(mink.BucketRef{Table: table, Partition: p.ID, Index: int32(i)})
-			if errors.Is(err, mink.ErrUnavailable) {
-				return false
-			}
+// waitBucket waits until a bucket is open, another node's, or beyond waiting for;
+// false when ctx is done.
+func (n *Node) waitBucket(ctx context.Context, ref mink.BucketRef) bool {
+	for {
+		n.mu.Lock()
+		changed := n.mu.changed
+		n.mu.Unlock()
+		index := n.View().Index()
+		if _, err := n.Log(ref); !errors.Is(err, mink.ErrUnavailable) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+		case <-n.deps.Meta.Changed(index):
 		}
 	}
-	return true
 }
 
 // writerBlock hands out writer ids from a block that the cluster gave this

@@ -80,5 +80,8 @@ type Deps struct {
 	WALStore objstore.Store
 	// Registered, when set, is called after every registration of this node.
 	Registered func()
-	Logger     *slog.Logger
+	// Stuck, when set, reports that the recovery of an ended epoch's log waits for a
+	// person: nobody else need wait for it. Whoever knows it calls Node.Look then.
+	Stuck  func(mink.NodeEpoch) bool
+	Logger *slog.Logger
 }

@@ -118,7 +118,8 @@ func (n *Node) incarnation() *incarnation {
 
 // Log is the tablet of a bucket led here. Errors: mink.ErrNotExist,
 // *mink.NotLeaderError when another live node leads it, mink.ErrUnavailable while
-// it is opening or between two leaders, mink.ErrCorrupt when it cannot be opened.
+// it is opening or between two leaders, mink.ErrCorrupt when it cannot be opened
+// before a person acts.
 func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 	view := n.View()
 	id, ok := view.StreamOf(bucket)
@@ -134,6 +135,10 @@ func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 	case s.Owner.NodeEpoch == 0:
 		return nil, fmt.Errorf("bucket %s: nobody leads it at the moment: %w", bucket, mink.ErrUnavailable)
 	case !ok, leader.Epoch != s.Owner.NodeEpoch, leader.Sealed:
+		if n.stuck(s.Owner.NodeEpoch) {
+			return nil, fmt.Errorf("bucket %s: the write-ahead log of its last leader (node %d, epoch %d) is damaged; mink cluster accept-loss shows what is lost: %w",
+				bucket, s.Owner.Node, s.Owner.NodeEpoch, mink.ErrCorrupt)
+		}
 		return nil, fmt.Errorf("bucket %s: its leader, node %d, has ended and another one is chosen: %w", bucket, s.Owner.Node, mink.ErrUnavailable)
 	case s.Owner.Node != n.cfg.NodeID:
 		return nil, &mink.NotLeaderError{Bucket: bucket, Leader: leader.ID, Address: leader.FlightAddress, Epoch: s.Owner.LeaderEpoch}
@@ -163,12 +168,16 @@ func (n *Node) missing() (reason string, comes bool) {
 	if inc == nil {
 		return "not registered", true
 	}
+	if opening := inc.buckets.missing(); opening != "" { // the usual case, without a look at every bucket
+		return opening, true
+	}
 	for s := range n.View().Streams() {
 		if s.Owner.Node != n.cfg.NodeID {
 			continue
 		}
 		if s.Owner.NodeEpoch != inc.epoch {
-			return fmt.Sprintf("recovering node epoch %d, an earlier one of this node", s.Owner.NodeEpoch), time.Since(inc.since) < n.cfg.RecoveryWait
+			comes = time.Since(inc.since) < n.cfg.RecoveryWait && !n.stuck(s.Owner.NodeEpoch)
+			return fmt.Sprintf("recovering node epoch %d, an earlier one of this node", s.Owner.NodeEpoch), comes
 		}
 		_, err := inc.buckets.tablet(s.ID, s.Owner.LeaderEpoch)
 		switch {
@@ -183,8 +192,8 @@ func (n *Node) missing() (reason string, comes bool) {
 }
 
 // WaitReady waits until Ready, or until all that is still missing needs a person:
-// buckets that are corrupt, a recovery that takes longer than RecoveryWait. The
-// others must not wait for these. It fails when ctx is done.
+// buckets that are corrupt, a recovery that is stuck or takes longer than
+// RecoveryWait. The others must not wait for these. It fails when ctx is done.
 func (n *Node) WaitReady(ctx context.Context) error {
 	for {
 		n.mu.Lock()
@@ -211,6 +220,11 @@ func (n *Node) WaitReady(ctx context.Context) error {
 		again.Stop()
 	}
 }
+
+func (n *Node) stuck(epoch mink.NodeEpoch) bool { return n.deps.Stuck != nil && n.deps.Stuck(epoch) }
+
+// Look makes WaitReady look again: Deps.Stuck answers something else.
+func (n *Node) Look() { n.wake() }
 
 // wake tells WaitReady to look again.
 func (n *Node) wake() {

@@ -219,6 +219,9 @@ func (l *Log) submit(e *entry) (*Pending, error) {
 			return l.repeat(&v, e.logAppendTime), nil
 		}
 	}
+	if l.settings.Load().closed {
+		return nil, fmt.Errorf("append to bucket %s: %w: its partition is closed and takes no more rows", l.cfg.Bucket, mink.ErrInvalid)
+	}
 	h.BaseOffset, h.LeaderEpoch = st.end, l.cfg.LeaderEpoch
 	size := l.seal(e)
 	ticket, err := l.s.Append(stream.AppendRequest{

@@ -22,6 +22,8 @@ type Config struct {
 	Schemas []*schema.Schema
 	// Options are the table's: retention, sizes, timestamps.
 	Options schema.Options
+	// Closed: the partition takes no more rows; appends are refused.
+	Closed bool
 	// ReplayBytes is how much of the log one step of OpenLog reads. Default 4 MiB.
 	ReplayBytes int
 	// QuarantineMax is how many bad ranges are kept by name for Stats; all are

@@ -59,6 +59,7 @@ type layout struct {
 type settings struct {
 	layouts []*layout // by schema id - 1
 	options schema.Options
+	closed  bool // refuses appends
 }
 
 func (s *settings) current() mink.SchemaID { return mink.SchemaID(len(s.layouts)) }
@@ -165,10 +166,12 @@ func (l *Log) replay(ctx context.Context) (*state, error) {
 }
 
 // Reconfigure takes over cfg's schema versions and options after the table was
-// altered; the rest of cfg is not looked at. Known versions do not change.
-// Appends under a version that is not here yet answer mink.ErrUnavailable.
+// altered, and whether its partition is closed; the rest of cfg is not looked at.
+// Known versions do not change. Appends under a version that is not here yet
+// answer mink.ErrUnavailable. After Closed no append passes: the log's end is its
+// last one.
 func (l *Log) Reconfigure(cfg Config) error {
-	next := &settings{options: cfg.Options}
+	next := &settings{options: cfg.Options, closed: cfg.Closed}
 	if old := l.settings.Load(); old != nil {
 		next.layouts = slices.Clone(old.layouts)
 	}
@@ -184,6 +187,8 @@ func (l *Log) Reconfigure(cfg Config) error {
 		}
 		next.layouts = append(next.layouts, &layout{a, topic})
 	}
+	l.mu.Lock() // no append is halfway
+	defer l.mu.Unlock()
 	l.settings.Store(next)
 	return nil
 }

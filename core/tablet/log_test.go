@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -447,6 +448,36 @@ func TestReconfigure(t *testing.T) {
 	}
 	a.SchemaID = 1
 	appendOK(t)(l.AppendArrow(a))
+}
+
+// A closed partition takes no more rows, from the moment that Reconfigure answers
+// on, and when it is opened again; what it has is read.
+func TestClosedPartitionRefusesAppends(t *testing.T) {
+	s := newFake(true)
+	cfg := topicConfig(s, &clock{t0})
+	l := openWith(t, s, cfg)
+	appendOK(t)(l.AppendKafka(compressed(1, 2), KafkaAppend{AllowZstd: true}))
+	cfg.Closed = true
+	if err := l.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
+	refuses := func(l *Log) {
+		t.Helper()
+		if _, err := l.AppendKafka(compressed(3), KafkaAppend{AllowZstd: true}); !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), "closed") {
+			t.Errorf("append to a closed partition: %v", err)
+		}
+		if _, err := l.AppendArrow(arrowOf(t, topicRows(3))); !errors.Is(err, mink.ErrInvalid) {
+			t.Errorf("append to a closed partition: %v", err)
+		}
+		if res := readAll(t, l); len(res.Batches) != 1 || l.LogEnd() != 2 {
+			t.Errorf("%d batches up to %d, want what was there", len(res.Batches), l.LogEnd())
+		}
+	}
+	refuses(l)
+	l.Close()
+	refuses(openWith(t, s, cfg))
+	cfg.Closed = false
+	appendOK(t)(openWith(t, s, cfg).AppendKafka(compressed(3), KafkaAppend{AllowZstd: true}))
 }
 
 func TestOpenRefusesCorruption(t *testing.T) {

@@ -46,6 +46,21 @@ func NewSchedule(d *schema.Descriptor, loc *time.Location) (*Schedule, error) {
 	return &Schedule{auto: a, loc: loc, key: at, of: len(d.PartitionKeys)}, nil
 }
 
+// ScheduleOf is the calendar of a valid descriptor in the zone that its options
+// name; nil for a table without automatic partitions. A zone that this machine
+// does not know is mink.ErrInvalid.
+func ScheduleOf(d *schema.Descriptor) (*Schedule, error) {
+	o, err := d.ParsedOptions()
+	if err != nil || o.AutoPartition.Unit == "" {
+		return nil, err
+	}
+	loc, err := time.LoadLocation(o.AutoPartition.Zone)
+	if err != nil {
+		return nil, fmt.Errorf("table %s: auto_partition.time_zone %q: %w: %w", d.Name(), o.AutoPartition.Zone, mink.ErrInvalid, err)
+	}
+	return NewSchedule(d, loc)
+}
+
 // Name is the name of the unit that an instant is in.
 func (s *Schedule) Name(at time.Time) string { return s.name(s.unit(at)) }
 
