@@ -50,6 +50,9 @@ func clusterCommand(a *app) *cobra.Command {
 					return err
 				}
 			}
+			if !a.json {
+				a.printDamage(h.DamagedLogs)
+			}
 			if !h.Ready {
 				return fmt.Errorf("node %d is not ready: %s", h.Node, h.Reason)
 			}
@@ -91,7 +94,7 @@ func clusterCommand(a *app) *cobra.Command {
 			return nil
 		}),
 	}
-	return group("cluster", "Describe the cluster, its health, configuration and figures", describe, health, config, stats)
+	return group("cluster", "Describe the cluster, its health, configuration and figures", describe, health, config, stats, acceptLossCommand(a))
 }
 
 func (a *app) printStats(s api.Stats) {
@@ -145,6 +148,9 @@ func (a *app) printCheck(r api.CheckReport) error {
 		verdict := "clean"
 		if !r.Clean {
 			verdict = "not clean"
+		}
+		for _, l := range r.AcceptedLosses {
+			fmt.Fprintf(a.out, "accepted loss: %s are skipped\n", rangeText(l))
 		}
 		fmt.Fprintf(a.out, "%s: %s, %s, %s, %s checked\n", verdict, count(r.Objects, "object"), humanize.IBytes(uint64(max(r.Bytes, 0))),
 			count(r.Streams, "stream"), count(r.Records, "record"))

@@ -62,6 +62,8 @@ type Deps struct {
 	WALStore objstore.Store
 	// Self answers this node's identity; epoch 0 while it is not registered, and
 	// then the coordinator does nothing.
-	Self   func() (mink.NodeID, mink.NodeEpoch)
-	Logger *slog.Logger
+	Self func() (mink.NodeID, mink.NodeEpoch)
+	// Stopped, when set, is called when a recovery stopped at damage (Stuck).
+	Stopped func()
+	Logger  *slog.Logger
 }

@@ -45,6 +45,7 @@ type Coordinator struct {
 		// failed are the logs whose recovery failed, with the losses accepted by then:
 		// only the loop's own pace tries them again, not every change of the view.
 		failed map[mink.NodeEpoch]int
+		damage map[mink.NodeEpoch]damage // of the logs that recovery stops at
 	}
 }
 
@@ -54,7 +55,7 @@ func New(cfg Config, deps Deps) (*Coordinator, error) {
 		return nil, err
 	}
 	c := &Coordinator{cfg: cfg, deps: deps, logger: deps.Logger.With("component", "coordinator")}
-	c.mu.failed = map[mink.NodeEpoch]int{}
+	c.mu.failed, c.mu.damage = map[mink.NodeEpoch]int{}, map[mink.NodeEpoch]damage{}
 	c.lease = loop.New("lease", cfg.LeaseTTL/4, c.logger, c.keepLease)
 	c.tick = loop.New("coordinator tick", cfg.Tick, c.logger, c.runTick)
 	c.recovery = loop.New("wal recovery", cfg.Tick, c.logger, c.runRecovery)
@@ -98,13 +99,16 @@ func (c *Coordinator) Leading() bool {
 	return ok
 }
 
-// held is the lease of this node's current epoch, as last taken or renewed.
+// held is the lease of this node's current epoch, as last taken or renewed,
+// unless the view shows a later one: then what it would propose is refused, and
+// each refusal would be an entry that wakes it again.
 func (c *Coordinator) held() (metalog.Lease, bool) {
 	node, epoch := c.deps.Self()
+	later := c.deps.Meta.View().Lease().Epoch
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.mu.lease
-	return l, l.Epoch != 0 && epoch != 0 && l.Node == node && l.NodeEpoch == epoch
+	return l, l.Epoch != 0 && epoch != 0 && l.Node == node && l.NodeEpoch == epoch && l.Epoch >= later
 }
 
 func (c *Coordinator) setLease(l metalog.Lease) {
@@ -181,6 +185,7 @@ func (c *Coordinator) keepLease(ctx context.Context) error {
 	}
 	l, err := c.deps.Meta.TakeLease(ctx, c.cfg.LeaseTTL)
 	if held := (*metalog.LeaseHeldError)(nil); errors.As(err, &held) {
+		c.setLease(metalog.Lease{})
 		return nil
 	}
 	if errors.Is(err, mink.ErrFenced) {

@@ -119,6 +119,7 @@ func (c *Coordinator) runRecovery(ctx context.Context) error {
 		losses := len(view.LostSlots(w.ID.Epoch))
 		g.Go(func() error {
 			err := c.recoverLog(ctx, l, w)
+			c.noteDamage(ctx, w, losses, err)
 			c.recovered(w.ID.Epoch, losses, err)
 			if err != nil {
 				mu.Lock()
@@ -142,6 +143,20 @@ func (c *Coordinator) recovered(epoch mink.NodeEpoch, losses int, err error) {
 	}
 }
 
+func (c *Coordinator) recoverConfig(view *cluster.State, w plan.WAL) wal.RecoverConfig {
+	cfg := wal.RecoverConfig{
+		Store: c.deps.WALStore, WAL: w.ID, From: w.Trim, Window: c.cfg.WALWindow, Logger: c.logger,
+		StillNeeded: func() bool {
+			now, ok := c.deps.Meta.View().WAL(w.ID.Epoch)
+			return ok && !now.Recovered
+		},
+	}
+	for _, s := range view.LostSlots(w.ID.Epoch) {
+		cfg.AcceptLost = append(cfg.AcceptLost, s.Slot)
+	}
+	return cfg
+}
+
 // recoverItems bounds the items of one RecoverWAL command, below the 16 MiB that
 // an entry of the metadata log may have: the log of a node whose uploads failed
 // for a while, with thousands of busy buckets, holds more.
@@ -153,18 +168,9 @@ func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WA
 		return err
 	}
 	began := time.Now()
-	var lost []uint64
-	for _, s := range c.deps.Meta.View().LostSlots(w.ID.Epoch) {
-		lost = append(lost, s.Slot)
-	}
-	r, err := wal.Recover(ctx, wal.RecoverConfig{
-		AcceptLost: lost,
-		Store:      c.deps.WALStore, WAL: w.ID, From: w.Trim, Window: c.cfg.WALWindow, Nonce: nonce, Logger: c.logger,
-		StillNeeded: func() bool {
-			now, ok := c.deps.Meta.View().WAL(w.ID.Epoch)
-			return ok && !now.Recovered
-		},
-	})
+	cfg := c.recoverConfig(c.deps.Meta.View(), w)
+	cfg.Nonce = nonce
+	r, err := wal.Recover(ctx, cfg)
 	if errors.Is(err, wal.ErrRecovered) {
 		return nil
 	}
@@ -173,7 +179,7 @@ func (c *Coordinator) recoverLog(ctx context.Context, l metalog.Lease, w plan.WA
 	}
 	whole := plan.RecoverWAL{WAL: w.ID, Lease: l.Epoch, From: w.Trim, End: r.End, Objects: r.Objects, Items: r.Items}
 	parts := []plan.RecoverWAL{whole}
-	if len(lost) == 0 {
+	if len(cfg.AcceptLost) == 0 {
 		parts = plan.RecoverParts(whole, recoverItems)
 	}
 	for _, part := range parts {

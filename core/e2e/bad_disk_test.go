@@ -107,6 +107,12 @@ func (n *node) ended() bool {
 // has it, and answers the object's path below dir.
 func (n *node) flip(below string, marker []byte) string {
 	n.t.Helper()
+	return n.damage(below, marker, func(b []byte, at int) { b[at] ^= 4 })
+}
+
+// damage changes the one object below dir that has the marker, at which `at` is.
+func (n *node) damage(below string, marker []byte, change func(b []byte, at int)) string {
+	n.t.Helper()
 	root := filepath.Join(n.dir, "data", "objects")
 	var hit string
 	err := filepath.WalkDir(filepath.Join(root, below), func(path string, d fs.DirEntry, err error) error {
@@ -125,7 +131,7 @@ func (n *node) flip(below string, marker []byte) string {
 			return fmt.Errorf("the marker is in %s and in %s", hit, path)
 		}
 		hit = path
-		b[at] ^= 4
+		change(b, at)
 		return os.WriteFile(path, b, 0o600)
 	})
 	if err != nil {

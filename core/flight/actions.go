@@ -58,6 +58,7 @@ func (s *service) actionTable() []action {
 		entry(api.ActionNodeStats, "{} -> Stats: of the answering node", s.nodeStats),
 		entry(api.ActionHealth, "{} -> Health: of the answering node", s.health),
 		entry(api.ActionCheck, "CheckRequest -> CheckReport: compare metadata and object store", s.check),
+		entry(api.ActionAcceptLoss, "AcceptLoss -> LossReport: what damaged write-ahead logs have lost; confirm: give it up", s.acceptLoss),
 	}
 }
 

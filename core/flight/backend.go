@@ -42,6 +42,10 @@ type Backend interface {
 	CommitProducer(ctx context.Context, c *clusterpb.CommitProducerOffsets) (version int64, err error)
 
 	Check(ctx context.Context, deep bool) (api.CheckReport, error)
+	// Damaged lists the write-ahead logs that recovery stops at, as last seen by
+	// this node when it coordinates; AcceptLoss looks, and gives up what is lost.
+	Damaged() []api.DamagedLog
+	AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossReport, error)
 	Ready() (ok bool, reason string)
 	Uptime() time.Duration
 	Stats() api.Stats

@@ -126,9 +126,13 @@ func (s *service) nodeStats(context.Context, nothing) (any, error) { return s.ba
 func (s *service) health(context.Context, nothing) (any, error) {
 	ready, reason := s.backend.Ready()
 	id, _ := s.backend.Self()
-	return api.Health{Ready: ready, Reason: reason, Node: id, Uptime: s.backend.Uptime().Seconds()}, nil
+	return api.Health{Ready: ready, Reason: reason, Node: id, Uptime: s.backend.Uptime().Seconds(), DamagedLogs: s.backend.Damaged()}, nil
 }
 
 func (s *service) check(ctx context.Context, b api.CheckRequest) (any, error) {
 	return s.backend.Check(ctx, b.Deep)
+}
+
+func (s *service) acceptLoss(ctx context.Context, b api.AcceptLoss) (any, error) {
+	return s.backend.AcceptLoss(ctx, b)
 }

@@ -50,6 +50,7 @@ type world struct {
 // backend adapts the node as core/server does, and lets tests stand in for its logs.
 type backend struct {
 	*node.Node
+	coordinator *coordinator.Coordinator
 
 	mu   sync.Mutex
 	wrap func(flight.Log) flight.Log
@@ -83,6 +84,12 @@ func (b *backend) through(wrap func(flight.Log) flight.Log) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wrap = wrap
+}
+
+func (b *backend) Damaged() []api.DamagedLog { return b.coordinator.Damaged() }
+
+func (b *backend) AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossReport, error) {
+	return b.coordinator.AcceptLoss(ctx, r)
 }
 
 func (b *backend) Settings() map[string]string {
@@ -124,6 +131,7 @@ func newWorld(t *testing.T, change ...func(*flight.Config)) *world {
 	must(err)
 	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: b.Self, Logger: logger})
 	must(err)
+	b.coordinator = co
 
 	outer, stopOuter := context.WithCancel(ctx)
 	middle, stopMiddle := context.WithCancel(ctx)

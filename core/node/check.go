@@ -16,7 +16,7 @@ import (
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// problemsMax bounds a report.
+// problemsMax bounds each list of a report.
 const problemsMax = 1000
 
 // check is one run of the consistency check, against one view.
@@ -39,6 +39,7 @@ func (n *Node) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
 	c := &check{node: n, view: n.View(), deep: deep}
 	for s := range c.view.Streams() {
 		c.stream(s)
+		c.accepted(s)
 	}
 	for o := range c.view.Objects() {
 		if err := c.object(ctx, o); err != nil {
@@ -106,6 +107,20 @@ func (c *check) stream(s plan.Stream) {
 		if _, ok := c.view.Object(r.Object); !ok {
 			c.problem(api.Problem{Kind: "missing", Stream: int64(s.ID), Text: fmt.Sprintf("stream %d names an object that the metadata does not have for [%d, %d)", s.ID, r.Start, r.End)})
 		}
+	}
+}
+
+// accepted reports what a stream skips because a person gave it up.
+func (c *check) accepted(s plan.Stream) {
+	for _, g := range s.Gaps {
+		if len(c.report.AcceptedLosses) == problemsMax {
+			return
+		}
+		l := api.Loss{Bucket: s.Bucket, Start: g.Start, End: g.End}
+		if t, ok := c.view.Table(s.Bucket.Table); ok {
+			l.Table = t.Descriptor.Name()
+		}
+		c.report.AcceptedLosses = append(c.report.AcceptedLosses, l)
 	}
 }
 
@@ -245,7 +260,7 @@ func (c *check) orphansBelow(ctx context.Context, named map[string]bool, store o
 				c.problem(api.Problem{Kind: "orphan", Object: o.Key, Text: fmt.Sprintf("object %s is named by nothing and was not swept", o.Key)})
 			}
 		}
-		if !page.More {
+		if !page.More || len(page.Objects) == 0 {
 			return nil
 		}
 	}

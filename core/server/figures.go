@@ -7,12 +7,16 @@ import (
 	"github.com/mink-project/mink/core/stream"
 )
 
-// figures are the node's numbers for /metrics and `mink cluster stats`.
+// figures are the node's numbers for /metrics.
 func (p *parts) figures() []ops.Figure {
 	if p.node == nil {
 		return nil
 	}
 	s := p.node.Stats()
+	return p.figuresOf(s, p.loopsOf(s))
+}
+
+func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 	ready := 0.0
 	if s.Ready {
 		ready = 1
@@ -23,9 +27,10 @@ func (p *parts) figures() []ops.Figure {
 		{Name: "mink_metadata_applied_index", Help: "Metadata index that this node has applied.", Value: float64(s.Applied)},
 		{Name: "mink_node_buckets", Help: "Buckets led here.", Value: float64(len(s.Buckets))},
 		{Name: "mink_quarantined_batches", Help: "Batches that readers could not decode and skipped, since their buckets were opened here.", Value: p.quarantined(s)},
+		{Name: "mink_wal_damaged_slots", Help: "Write-ahead objects that keep a log from being recovered, as the coordinator's node sees it.", Value: p.damagedSlots()},
 	}
 	out = append(out, engineFigures(s.Engine)...)
-	for _, l := range p.loops() {
+	for _, l := range loops {
 		out = append(out, loopFigures(l)...)
 	}
 	return out
@@ -36,6 +41,13 @@ func (p *parts) quarantined(s node.Stats) (n float64) {
 		if l, err := p.node.Log(b.Bucket); err == nil {
 			n += float64(l.Stats().Quarantined)
 		}
+	}
+	return n
+}
+
+func (p *parts) damagedSlots() (n float64) {
+	for _, d := range p.coordinator.Damaged() {
+		n += float64(len(d.Slots))
 	}
 	return n
 }
@@ -82,9 +94,8 @@ func loopFigures(l loop.Status) []ops.Figure {
 	}
 }
 
-// loops lists every periodic job of the process.
-func (p *parts) loops() []loop.Status {
-	s := p.node.Stats()
+// loopsOf lists every periodic job of the process.
+func (p *parts) loopsOf(s node.Stats) []loop.Status {
 	out := append([]loop.Status{}, s.Loops...)
 	out = append(out, p.coordinator.Loops()...)
 	return append(out, s.Engine.Loops...)

@@ -90,7 +90,13 @@ func (b flightBackend) Check(ctx context.Context, deep bool) (api.CheckReport, e
 	return b.node().Check(ctx, deep)
 }
 
-func (b flightBackend) Ready() (bool, string) { return b.node().Ready() }
+func (b flightBackend) Damaged() []api.DamagedLog { return b.parts.coordinator.Damaged() }
+
+func (b flightBackend) AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossReport, error) {
+	return b.parts.coordinator.AcceptLoss(ctx, r)
+}
+
+func (b flightBackend) Ready() (bool, string) { return b.parts.readiness() }
 
 func (b flightBackend) Uptime() time.Duration { return b.node().Uptime() }
 
@@ -113,13 +119,14 @@ func (b flightBackend) Stats() api.Stats {
 		}
 		out.Buckets = append(out.Buckets, row)
 	}
-	for _, l := range b.parts.loops() {
+	loops := b.parts.loopsOf(s)
+	for _, l := range loops {
 		out.Loops = append(out.Loops, api.Loop{
 			Name: l.Name, IntervalMs: l.Interval.Milliseconds(), LastMs: millis(l.LastEnd), NextMs: millis(l.Next),
 			Runs: l.Runs, Failures: l.Failures, LastError: l.LastError,
 		})
 	}
-	for _, f := range b.parts.figures() {
+	for _, f := range b.parts.figuresOf(s, loops) {
 		if len(f.Labels) == 0 && !math.IsNaN(f.Value) && !math.IsInf(f.Value, 0) { // JSON has no word for those
 			out.Figures[f.Name] = f.Value
 		}

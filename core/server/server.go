@@ -148,7 +148,12 @@ func (p *parts) buildNode() (err error) {
 	ncfg.LogRetentionInterval = time.Duration(p.cfg.LogRetentionInterval)
 	ncfg.GroupCommitInterval = time.Duration(p.cfg.GroupCommitInterval)
 	ncfg.Stream = scfg
-	p.node, err = node.New(ncfg, node.Deps{Meta: p.replica, Log: p.log, Objects: p.objects, WALStore: p.wal, Registered: func() { p.coordinator.Wake() }, Logger: p.logger})
+	p.node, err = node.New(ncfg, node.Deps{
+		Meta: p.replica, Log: p.log, Objects: p.objects, WALStore: p.wal,
+		Registered: func() { p.coordinator.Wake() },
+		Stuck:      func(epoch mink.NodeEpoch) bool { return p.coordinator.Stuck(epoch) },
+		Logger:     p.logger,
+	})
 	if err != nil {
 		return err
 	}
@@ -159,7 +164,9 @@ func (p *parts) buildNode() (err error) {
 	ccfg.ProducerOffsetsTTL = time.Duration(p.cfg.ProducerOffsetsTTL)
 	ccfg.GroupOffsetsRetention = time.Duration(p.cfg.GroupOffsetsRetention)
 	ccfg.WALWindow = scfg.WALWindow
-	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{Meta: p.replica, Log: p.log, WALStore: p.wal, Self: p.node.Self, Logger: p.logger})
+	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{
+		Meta: p.replica, Log: p.log, WALStore: p.wal, Self: p.node.Self, Stopped: p.node.Look, Logger: p.logger,
+	})
 	return err
 }
 
@@ -334,5 +341,10 @@ func (p *parts) readiness() (bool, string) {
 	if p.node == nil {
 		return false, "starting"
 	}
-	return p.node.Ready()
+	ok, reason := p.node.Ready()
+	if damaged := p.coordinator.Damaged(); !ok && len(damaged) > 0 {
+		d := damaged[0]
+		reason += fmt.Sprintf("; the write-ahead log of node %d, epoch %d, is damaged: mink cluster accept-loss shows what is lost", d.Node, d.Epoch)
+	}
+	return ok, reason
 }

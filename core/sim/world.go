@@ -309,7 +309,12 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 		w.cfg.Node(&ncfg)
 	}
 	var c *coordinator.Coordinator
-	n, err := node.New(ncfg, node.Deps{Meta: replica, Log: log, Objects: store, WALStore: store, Registered: func() { c.Wake() }, Logger: logger})
+	n, err := node.New(ncfg, node.Deps{
+		Meta: replica, Log: log, Objects: store, WALStore: store,
+		Registered: func() { c.Wake() },
+		Stuck:      func(epoch mink.NodeEpoch) bool { return c.Stuck(epoch) },
+		Logger:     logger,
+	})
 	if err != nil {
 		return err
 	}
@@ -319,7 +324,7 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	if w.cfg.Coordinator != nil {
 		w.cfg.Coordinator(&ccfg)
 	}
-	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: n.Self, Logger: logger}); err != nil {
+	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: n.Self, Stopped: n.Look, Logger: logger}); err != nil {
 		return err
 	}
 	p.mu.Lock()

@@ -29,6 +29,7 @@ const (
 	ActionNodeStats       = "node_stats"       // {} -> Stats
 	ActionHealth          = "health"           // {} -> Health
 	ActionCheck           = "check"            // CheckRequest -> CheckReport (fsck)
+	ActionAcceptLoss      = "accept_loss"      // AcceptLoss -> LossReport
 )
 
 // Named is the body of actions on one named thing.
@@ -188,6 +189,9 @@ type Health struct {
 	Reason string      `json:"reason,omitempty"`
 	Node   mink.NodeID `json:"node_id"`
 	Uptime float64     `json:"uptime_seconds"`
+	// DamagedLogs are those whose recovery a person must decide; known to the
+	// coordinator's node. At most 100 losses of each slot are listed.
+	DamagedLogs []DamagedLog `json:"damaged_logs,omitempty"`
 }
 
 // Stats are the answering node's figures.
@@ -236,6 +240,9 @@ type CheckReport struct {
 	Streams  int64     `json:"streams"`
 	Records  int64     `json:"records"`
 	Problems []Problem `json:"problems,omitempty"`
+	// AcceptedLosses are the offsets that buckets skip since a person gave them up;
+	// they are no problem.
+	AcceptedLosses []Loss `json:"accepted_losses,omitempty"`
 }
 
 // Problem is one finding: what, where, what to do.
@@ -244,4 +251,46 @@ type Problem struct {
 	Object string `json:"object,omitempty"`
 	Stream int64  `json:"stream,omitempty"`
 	Text   string `json:"text"`
+}
+
+// AcceptLoss asks which records are lost with the damaged slots of write-ahead
+// logs that cannot be recovered, and with confirm gives them up for good: the
+// recovery goes on, and their offsets are skipped.
+type AcceptLoss struct {
+	Node    mink.NodeID    `json:"node_id,omitempty"`    // of the log; 0: every log, only to look
+	Epoch   mink.NodeEpoch `json:"node_epoch,omitempty"` // of the log
+	Slots   []uint64       `json:"slots,omitempty"`      // with confirm: the damaged slots of the log, all of them
+	Confirm bool           `json:"confirm,omitempty"`
+}
+
+// LossReport is what is lost, or was accepted.
+type LossReport struct {
+	Logs     []DamagedLog `json:"logs"`
+	Accepted bool         `json:"accepted,omitempty"`
+}
+
+// DamagedLog is a write-ahead log that recovery stops at.
+type DamagedLog struct {
+	Node  mink.NodeID    `json:"node_id"`
+	Epoch mink.NodeEpoch `json:"node_epoch"`
+	Slots []DamagedSlot  `json:"slots"`
+}
+
+// DamagedSlot is one object of a log that is missing or not what it was.
+type DamagedSlot struct {
+	Slot   uint64 `json:"slot"`
+	Object string `json:"object"`
+	Reason string `json:"reason"`
+	Losses []Loss `json:"losses"`
+	More   int    `json:"more,omitempty"` // losses that are not listed
+}
+
+// Loss is a range of offsets [start, end) of one bucket. Exact: so many were
+// given out; else nothing says how many, and a wide range is skipped.
+type Loss struct {
+	Bucket mink.BucketRef `json:"bucket"`
+	Table  string         `json:"table,omitempty"`
+	Start  mink.Offset    `json:"start"`
+	End    mink.Offset    `json:"end"`
+	Exact  bool           `json:"exact,omitempty"`
 }

@@ -150,3 +150,23 @@ func (c *Client) Check(ctx context.Context, deep bool) (api.CheckReport, error) 
 	err := c.do(ctx, api.ActionCheck, api.CheckRequest{Deep: deep}, &out)
 	return out, err
 }
+
+// Losses answers which records are lost with the damaged slots of write-ahead
+// logs that wait for a person's decision; it changes nothing.
+func (c *Client) Losses(ctx context.Context) ([]api.DamagedLog, error) {
+	var out api.LossReport
+	err := c.do(ctx, api.ActionAcceptLoss, api.AcceptLoss{}, &out)
+	return out.Logs, err
+}
+
+// AcceptLoss gives up, for good, what the damaged slots of a log held, as Losses
+// answered it. mink.ErrConflict: the damage is another one by now.
+func (c *Client) AcceptLoss(ctx context.Context, log api.DamagedLog) (api.LossReport, error) {
+	in := api.AcceptLoss{Node: log.Node, Epoch: log.Epoch, Confirm: true}
+	for _, s := range log.Slots {
+		in.Slots = append(in.Slots, s.Slot)
+	}
+	var out api.LossReport
+	err := c.do(ctx, api.ActionAcceptLoss, in, &out)
+	return out, err
+}

@@ -23,7 +23,8 @@ type CorruptSlotError struct {
 }
 
 func (e *CorruptSlotError) Error() string {
-	return fmt.Sprintf("wal %s slot %d (%s) is corrupt: %s; restore the object, or accept its loss by naming the slot", e.WAL, e.Slot, e.Key, e.Why)
+	return fmt.Sprintf("wal %s slot %d (%s) is corrupt: %s; restore the object, or give its records up with mink cluster accept-loss %d/%d",
+		e.WAL, e.Slot, e.Key, e.Why, e.WAL.Node, e.WAL.Epoch)
 }
 
 // Is makes errors.Is(err, mink.ErrCorrupt) true.
