@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # End-to-end tests: real node processes, real clients. `scripts/e2e.sh chaos`
 # runs ROUNDS random SIGKILLs under load instead (MINK_TEST_CHAOS_SEED repeats a
-# run). RUN chooses tests by name. Needs bin/mink, kcat and python3; makes a
+# run). RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
+# manual's commands, jq, curl and pgrep; makes a
 # Python environment of its own under .cache. Prints what was left out, and fails
 # for it when MINK_TEST_NOTHING_LEFT_OUT is set. scripts/interop.sh runs TestInterop.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-command -v kcat >/dev/null || { echo "e2e needs kcat (Debian package kcat)"; exit 1; }
+for tool in kcat jq curl pgrep; do
+	command -v $tool >/dev/null || { echo "e2e needs $tool (Debian package ${tool/pgrep/procps})"; exit 1; }
+done
 venv=.cache/venv
 want=$(cat scripts/requirements.txt)
 if [ "$(cat $venv/.requirements 2>/dev/null)" != "$want" ]; then

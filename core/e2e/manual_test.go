@@ -1,0 +1,418 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const repository = "../.."
+
+// block is a piece of code in a page: indented (sh), or fenced with a language:
+//
+//	sh      run with bash; a line that begins with "bin/mink serve" goes on in the background
+//	python  run with pyarrow
+//	go      run with the repository's modules, when it is a whole program
+//	output  what the block before it prints, but for times and versions
+//	toml    the file mink.toml
+//	json    a table's descriptor
+//	text    nothing to run
+//
+// An HTML comment right before a block may say more:
+//
+//	<!-- not run: reason -->
+//	<!-- until interrupted, fed by: command -->   run the command until it prints, then interrupt it
+type block struct {
+	language, code string
+	notRun         string // reason
+	fedBy          string
+}
+
+// page is one page of the manual and what its blocks must have printed.
+type page struct {
+	file    string
+	heading string // of the only section that is read; "" for all
+	node    bool   // the page expects a running node
+	prints  []string
+	// elsewhere lists languages that another test runs: TestInteropQuickStarts,
+	// which has the clients.
+	elsewhere []string
+}
+
+// The whole manual; a page without code is in it too, so that code that it gets
+// one day is run.
+var manual = []page{
+	{file: "README.md", heading: "## Use it", prints: []string{"one\ntwo\nthree\n", `"value":"one"`, `"__offset":2`, "boots", "2026-01-31", "hat", "scarf"}},
+	{file: "docs/quickstart.md", prints: []string{"retention.ms", "red, hat", `{"id":2,"item":"red, hat"}`, "gloves", "clean: ", "# HELP mink_node_ready", "meta.db"}},
+	{file: "docs/concepts.md"},
+	{file: "docs/tables.md", node: true, prints: []string{"auto_partition.time_unit", `{"country":"de","n":1}`}},
+	{file: "docs/kafka.md", node: true, elsewhere: []string{"java", "python"}, prints: []string{"0 0 k1 v1 trace=abc", "clicks [0] offset 2", "0 0 hello"}},
+	{file: "docs/flight.md", node: true, prints: []string{"milk", "first_offset"}},
+	{file: "docs/configuration.md"},
+	{file: "docs/operations.md", prints: []string{"clean: "}},
+	{file: "docs/limits.md"},
+	{file: "docs/benchmarks.md"},
+	{file: "docs/status.md"},
+}
+
+// notRunMax keeps the blocks that are not run to a handful.
+const notRunMax = 5
+
+// Every command of the manual, as written, on the default ports; only
+// /tmp/mink-data is a directory of the test's own.
+func TestManualIsRunAsWritten(t *testing.T) {
+	if !portsFree(t) {
+		t.Skip("the default ports are taken")
+	}
+	minkBinary(t)
+	notRun := 0
+	for _, p := range manual {
+		blocks := blocksOf(t, p)
+		for _, b := range blocks {
+			if b.notRun != "" {
+				t.Logf("%s: not run (%s):\n%s", p.file, b.notRun, b.code)
+				notRun++
+			}
+		}
+		if len(blocks) > 0 {
+			t.Run(strings.TrimSuffix(filepath.Base(p.file), ".md"), func(t *testing.T) { runPage(t, p, blocks) })
+		}
+	}
+	if notRun > notRunMax {
+		t.Errorf("%d blocks of the manual are not run, at most %d may be: make them commands that work", notRun, notRunMax)
+	}
+}
+
+var marker = regexp.MustCompile(`^<!-- (not run|until interrupted, fed by): (.*) -->$`)
+
+// blocksOf reads a page's blocks.
+func blocksOf(t *testing.T, p page) (blocks []block) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(repository, p.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	if p.heading != "" {
+		_, rest, ok := strings.Cut(text, "\n"+p.heading+"\n")
+		if !ok {
+			t.Fatalf("%s has no heading %q", p.file, p.heading)
+		}
+		text, _, _ = strings.Cut(rest, "\n## ")
+	}
+	var next block // what a marker said of the coming block
+	var fence *block
+	begin := func(language string) block {
+		b := next
+		b.language, next = language, block{}
+		return b
+	}
+	indented := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		code, isIndented := strings.CutPrefix(line, "    ")
+		language, isFence := strings.CutPrefix(line, "```")
+		switch m := marker.FindStringSubmatch(line); {
+		case isFence && fence == nil:
+			b := begin(language)
+			fence = &b
+		case isFence:
+			blocks, fence = append(blocks, *fence), nil
+		case fence != nil:
+			fence.code += line + "\n"
+		case isIndented && indented:
+			blocks[len(blocks)-1].code += code + "\n"
+		case isIndented:
+			b := begin("sh")
+			b.code = code + "\n"
+			blocks = append(blocks, b)
+		case m != nil && m[1] == "not run":
+			next.notRun = m[2]
+		case m != nil:
+			next.fedBy = m[2]
+		}
+		indented = isIndented && fence == nil
+	}
+	return blocks
+}
+
+// section answers the blocks between a heading of a page and the next one.
+func section(t *testing.T, file, heading string) []block {
+	t.Helper()
+	rel, err := filepath.Rel(repository, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blocksOf(t, page{file: rel, heading: heading})
+}
+
+// workspace is a directory that looks like the repository after `make build`,
+// for commands that are run as they are written. Its tools/make knows `build`.
+func workspace(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{"bin", "tools"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(minkBinary(t), filepath.Join(dir, "bin", "mink")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tools", "make"), []byte("#!/bin/sh\n[ \"$*\" = build ]\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// portsFree reports that the default ports can be had.
+func portsFree(t *testing.T) bool {
+	t.Helper()
+	for _, address := range []string{"127.0.0.1:9123", "127.0.0.1:9092", "127.0.0.1:9190"} {
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Logf("%s is taken: %v", address, err)
+			return false
+		}
+		_ = l.Close()
+	}
+	return true
+}
+
+// reader is somebody who types in what a page says.
+type reader struct {
+	t      *testing.T
+	dir    string // looks like the repository after `make build`
+	data   string // stands for /tmp/mink-data
+	nodes  []*exec.Cmd
+	last   string // what the last block printed
+	all    strings.Builder
+	number int
+}
+
+func runPage(t *testing.T, p page, blocks []block) {
+	dir := workspace(t)
+	r := &reader{t: t, dir: dir, data: filepath.Join(dir, "mink-data")}
+	defer r.stop()
+	if p.node {
+		r.serve("bin/mink serve")
+	}
+	left := false
+	for _, b := range blocks {
+		if b.notRun == "" && !slices.Contains(p.elsewhere, b.language) {
+			left = !r.follow(b) || left
+		}
+	}
+	if left {
+		t.Skip("MINK_TEST_PYTHON is not set: Python was left out")
+	}
+	for _, w := range p.prints {
+		if !strings.Contains(r.all.String(), w) {
+			t.Errorf("%s: the blocks print no %q:\n%s", p.file, w, r.all.String())
+		}
+	}
+}
+
+// follow does what a block says; false: it could not.
+func (r *reader) follow(b block) bool {
+	r.t.Helper()
+	code := strings.ReplaceAll(b.code, "/tmp/mink-data", r.data)
+	switch b.language {
+	case "sh":
+		if b.fedBy != "" {
+			r.last = r.interrupted(strings.TrimSpace(code), b.fedBy)
+			break
+		}
+		r.last = r.shell(code)
+	case "python":
+		py := os.Getenv("MINK_TEST_PYTHON")
+		if py == "" {
+			return false
+		}
+		r.last = r.process(py, r.file("block.py", code))
+	case "go":
+		r.last = r.process("go", "run", r.file("main.go", code))
+	case "toml":
+		if err := os.WriteFile(filepath.Join(r.dir, "mink.toml"), []byte(code), 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+	case "json":
+		r.last = r.shell("bin/mink table create web.described --descriptor " + r.file("descriptor.json", code))
+	case "output":
+		if got, want := plain(r.last), plain(code); got != want {
+			r.t.Errorf("the page says\n%sand it is\n%s", want, got)
+		}
+	case "text":
+	default:
+		r.t.Errorf("a block of language %q: what is to be done with it?\n%s", b.language, code)
+	}
+	r.all.WriteString(r.last)
+	return true
+}
+
+var (
+	times    = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	versions = regexp.MustCompile(`(?m)^mink \S+ ready`)
+)
+
+// plain is a text without what differs from run to run.
+func plain(text string) string {
+	return versions.ReplaceAllString(times.ReplaceAllString(strings.TrimRight(text, "\n")+"\n", "TIME"), "mink VERSION ready")
+}
+
+// file writes a file of the block's own, outside of what the page sees.
+func (r *reader) file(name, content string) string {
+	r.t.Helper()
+	r.number++
+	dir := filepath.Join(r.dir, "tools", fmt.Sprint(r.number))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
+
+// command is a process in the page's directory, or for Go in the repository's.
+func (r *reader) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = r.dir
+	if name == "go" {
+		cmd.Dir = repository
+	}
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(r.dir, "tools")+":"+filepath.Join(r.dir, "bin")+":"+os.Getenv("PATH"))
+	return cmd
+}
+
+func (r *reader) process(name string, args ...string) string {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := r.command(ctx, name, args...)
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	shown, _ := os.ReadFile(args[len(args)-1])
+	if err != nil {
+		r.t.Fatalf("%s: %v\n%s%s", shown, err, out, errOut.String())
+	}
+	r.t.Logf("%s\n%s%s", shown, out, errOut.String())
+	return string(out)
+}
+
+// shell runs lines with bash, from a file: their text must not show in the
+// process list, where a page may look for a node.
+func (r *reader) shell(code string) string {
+	r.t.Helper()
+	out, script := "", ""
+	flush := func() {
+		if script != "" {
+			out += r.process("bash", "-euo", "pipefail", r.file("block.sh", script))
+		}
+		script = ""
+	}
+	for line := range strings.Lines(code) {
+		if strings.HasPrefix(line, "bin/mink serve") {
+			flush()
+			out += r.serve(strings.TrimSpace(line))
+			continue
+		}
+		script += line
+	}
+	flush()
+	return out
+}
+
+// serve starts a node and answers its ready line. A node that the page killed
+// before is gone by then, as it is for somebody who types.
+func (r *reader) serve(line string) string {
+	r.t.Helper()
+	if n := len(r.nodes); n > 0 {
+		gone := time.AfterFunc(10*time.Second, func() {
+			r.t.Errorf("%s: the node before it was not ended by the page", line)
+			_ = r.nodes[n-1].Process.Kill()
+		})
+		_ = r.nodes[n-1].Wait()
+		gone.Stop()
+	}
+	cmd := r.command(r.t.Context(), "bash", "-c", "exec "+line)
+	log := &tail{}
+	cmd.Stderr = log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.nodes = append(r.nodes, cmd)
+	watchdog := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer watchdog.Stop()
+	ready, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		r.t.Fatalf("%s: %v\n%s", line, err, log)
+	}
+	r.t.Logf("%s\n%s", line, ready)
+	return ready
+}
+
+// stop ends the nodes that the page left running.
+func (r *reader) stop() {
+	for _, cmd := range r.nodes {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+}
+
+// output is what a process prints while it runs.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// interrupted runs a command that goes on for ever, feeds it until it prints,
+// and ends it as Ctrl-C does.
+func (r *reader) interrupted(line, fedBy string) string {
+	r.t.Helper()
+	cmd := r.command(r.t.Context(), "bash", "-c", "exec "+line)
+	out, errOut := &output{}, &output{}
+	cmd.Stdout, cmd.Stderr = out, errOut
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	eventually(r.t, "output of "+line, func() bool {
+		r.shell(fedBy)
+		return out.String() != ""
+	})
+	_ = cmd.Process.Signal(syscall.SIGINT)
+	if err := cmd.Wait(); err != nil {
+		r.t.Errorf("%s, interrupted: %v\n%s", line, err, errOut)
+	}
+	return out.String()
+}
