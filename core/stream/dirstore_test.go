@@ -30,6 +30,7 @@ func startOnDisk(t *testing.T, w *world, dir string) *diskNode {
 	}
 	cfg := stream.Default(store.Capabilities(), 1<<30)
 	cfg.WALUploadInterval, cfg.CompactInterval = time.Hour, time.Hour
+	cfg.CompactPartBytes = 1 << 20
 	n := &diskNode{id: w.meta.Register(1), store: store}
 	n.Engine, err = stream.New(cfg, stream.Deps{Objects: store, WALStore: store, WAL: n.id, Meta: w.meta, Folder: chain{}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -16,7 +16,9 @@ const (
 	wholeBytesMax = 128 << 20
 	// outputBlocksMax and outputCheckpointsMax bound what stays in memory until an
 	// output is finished whatever its size: its index, and its checkpoints (bytes).
-	outputBlocksMax      = 256 << 10
+	// Whoever reads an object needs the whole index, and the index cache of a small
+	// node keeps none that is much larger.
+	outputBlocksMax      = 64 << 10
 	outputCheckpointsMax = 32 << 20
 	// tailBytesMax is more than comes behind the last part that is sent early: a
 	// block, the checkpoints with one more, the index.

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -139,5 +140,30 @@ func TestOutputsFitTheStore(t *testing.T) {
 		if (parts != nil) != tc.parts || part != tc.part || object != tc.object {
 			t.Errorf("%s: parts %v, %d bytes each, objects of %d bytes", tc.name, parts != nil, part, object)
 		}
+	}
+}
+
+// Many tiny streams cut an output before their index gets large, large
+// checkpoints before they fill the memory.
+func TestOutputsAreCutByWhatStaysInMemory(t *testing.T) {
+	e, _, _ := alone(t, 1, 1<<30)
+	many := e.newOutput(e.header(plan.KindStreamSet, 1))
+	for id := mink.StreamID(1); !many.full(0); id++ {
+		if err := many.b.AddFrame(id, &Frame{Span: 1, Count: 1, Bytes: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := many.b.Blocks(); got != outputBlocksMax || many.b.Len() > e.cfg.Compaction.ObjectBytes/4 {
+		t.Errorf("cut after %d blocks, %d bytes", got, many.b.Len())
+	}
+	large := e.newOutput(e.header(plan.KindStreamSet, 2))
+	state := make([]byte, 1<<20)
+	for id := mink.StreamID(1); !large.full(0); id++ {
+		if err := large.b.AddCheckpoint(id, 1, state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := large.b.CheckpointLen(); got < outputCheckpointsMax || got > outputCheckpointsMax+2<<20 {
+		t.Errorf("cut after %d bytes of checkpoints", got)
 	}
 }
