@@ -254,15 +254,18 @@ func sortedKeys(m map[string]string) []string {
 
 func (a *app) tableAlter() *cobra.Command {
 	var add, drop, rename, modify, set, reset []string
+	var buckets int32
 	cmd := &cobra.Command{
 		Use: "alter DB.TABLE", Short: "Alter a table", Args: oneTable, ValidArgsFunction: a.completeTable,
 		Long: `Changes a table's columns and options, all or nothing, in the order: add, drop,
-rename, modify, set, reset. Nothing is rewritten: rows that exist are read under
-the new columns. Types can only be widened, new columns are nullable.`,
+rename, modify, set, reset, bucket count. Nothing is rewritten: rows that exist
+are read under the new columns. Types can only be widened, new columns are
+nullable. Buckets can be added to a table without bucket keys, such as a topic.`,
 		Example: `  mink table alter db.events --add "score DOUBLE" --rename text=body
-  mink table alter db.events --modify "n BIGINT" --set log_ttl=30d`,
+  mink table alter db.events --modify "n BIGINT" --set log_ttl=30d
+  mink table alter kafka.clicks --bucket-count 12`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			changes, err := alterations(add, drop, rename, modify, set, reset)
+			changes, err := alterations(add, drop, rename, modify, set, reset, buckets)
 			if err != nil {
 				return err
 			}
@@ -289,10 +292,11 @@ the new columns. Types can only be widened, new columns are nullable.`,
 	f.StringArrayVar(&modify, "modify", nil, `widen a column's type "NAME TYPE", repeated`)
 	f.StringArrayVar(&set, "set", nil, "set an option KEY=VALUE, repeated")
 	f.StringArrayVar(&reset, "reset", nil, "reset an option to its default, repeated")
+	f.Int32Var(&buckets, "bucket-count", 0, "number of buckets of each partition, more than now")
 	return cmd
 }
 
-func alterations(add, drop, rename, modify, set, reset []string) ([]schema.Change, error) {
+func alterations(add, drop, rename, modify, set, reset []string, buckets int32) ([]schema.Change, error) {
 	var out []schema.Change
 	for _, text := range add {
 		c, err := column(text)
@@ -327,6 +331,9 @@ func alterations(add, drop, rename, modify, set, reset []string) ([]schema.Chang
 	}
 	if len(reset) > 0 {
 		out = append(out, schema.Change{Op: schema.ResetOptions, Names: reset})
+	}
+	if buckets != 0 {
+		out = append(out, schema.Change{Op: schema.SetBucketCount, BucketCount: buckets})
 	}
 	if len(out) == 0 {
 		return nil, usagef("nothing to alter: see mink table alter --help")

@@ -89,14 +89,18 @@ func (t *txn) addPartition(table *Table, values []string, automatic bool) mink.P
 	id := t.s.nextPartition
 	t.s.nextPartition++
 	p := &Partition{ID: id, Table: table.ID, Values: values, Automatic: automatic, CreatedMs: t.s.timeMs}
-	p.Streams = t.newStreams(table.ID, id, table.Descriptor.BucketCount)
+	p.Streams = t.newStreams(table.ID, id, 0, table.Descriptor.BucketCount)
 	t.s.partitions.set(id, p)
 	t.s.partsOf.set(tablePartition{table.ID, id})
 	t.s.partValues.set(partitionKey(table.ID, values), id)
 	return id
 }
 
-// alterTable applies changes to the descriptor; id is the schema version after.
+// MaxNewBuckets bounds the buckets that one alter adds, over all partitions.
+const MaxNewBuckets = 1 << 16
+
+// alterTable applies changes to the descriptor, and gives every partition the
+// buckets that it lacks then; id is the schema version after.
 func (t *txn) alterTable(c *clusterpb.AlterTable) *clusterpb.Result {
 	table, found := t.s.tables.get(mink.TableID(c.GetTable()))
 	if !found {
@@ -110,8 +114,21 @@ func (t *txn) alterTable(c *clusterpb.AlterTable) *clusterpb.Result {
 	if err != nil {
 		return refuseErr(err)
 	}
+	more := next.Descriptor.BucketCount - d.BucketCount
+	var short []*Partition
+	if more > 0 {
+		short = slices.Collect(t.s.Partitions(table.ID))
+		if n := int64(more) * int64(len(short)); n > MaxNewBuckets {
+			return invalid("alter table %s.%s: %d more buckets in each of %d partitions are %d, at most %d are allowed at once", d.Database, d.Table, more, len(short), n, MaxNewBuckets)
+		}
+	}
 	next.ModifiedMs = t.s.timeMs
 	t.s.tables.set(next.ID, next)
+	for _, p := range short {
+		grown := *p
+		grown.Streams = slices.Concat(p.Streams, t.newStreams(p.Table, p.ID, d.BucketCount, next.Descriptor.BucketCount))
+		t.s.partitions.set(p.ID, &grown)
+	}
 	return okID(int64(next.Descriptor.Schema.ID))
 }
 

@@ -319,6 +319,9 @@ func (m *sim) catalog(v *State) *clusterpb.Command {
 		if m.chance(30) {
 			changes[0] = schema.Change{Op: schema.AddColumn, Column: &schema.Column{Name: fmt.Sprintf("c%d", m.r.IntN(5)), Type: schema.MustParseType("INT")}}
 		}
+		if m.chance(20) {
+			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: table.Descriptor.BucketCount + int32(m.r.IntN(3))})
+		}
 		return &clusterpb.Command{Kind: &clusterpb.Command_AlterTable{AlterTable: &clusterpb.AlterTable{
 			Table: int64(table.ID), Changes: schema.EncodeChanges(changes), ExpectedSchema: int32(m.r.IntN(3))}}}
 	}

@@ -8,18 +8,18 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// newStreams makes the streams of a partition's buckets and gives each a leader
-// in turn over the live nodes. Without a live node they are orphans, which the
-// coordinator picks up.
-func (t *txn) newStreams(table mink.TableID, partition mink.PartitionID, buckets int32) []mink.StreamID {
+// newStreams makes the streams of a partition's buckets from index `from` up to
+// `to` and gives each a leader in turn over the live nodes. Without a live node
+// they are orphans, which the coordinator picks up.
+func (t *txn) newStreams(table mink.TableID, partition mink.PartitionID, from, to int32) []mink.StreamID {
 	live := t.s.LiveNodes()
-	leaders := clusterplan.Place(int(buckets), len(live), int(t.s.nextStart))
+	leaders := clusterplan.Place(int(to-from), len(live), int(t.s.nextStart))
 	t.s.nextStart = (t.s.nextStart + 1) & 0x7fffffff
-	ids := make([]mink.StreamID, buckets)
+	ids := make([]mink.StreamID, to-from)
 	for i := range ids {
 		ids[i] = t.s.nextStream
 		t.s.nextStream++
-		st := plan.Stream{ID: ids[i], Bucket: mink.BucketRef{Table: table, Partition: partition, Index: int32(i)}}
+		st := plan.Stream{ID: ids[i], Bucket: mink.BucketRef{Table: table, Partition: partition, Index: from + int32(i)}}
 		if leaders != nil {
 			n := live[leaders[i]]
 			st.Owner = plan.Owner{Node: n.ID, NodeEpoch: n.Epoch, LeaderEpoch: 1}

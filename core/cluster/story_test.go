@@ -289,6 +289,9 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 		if text := st.text(args, "comment"); text != "" {
 			changes = append(changes, schema.Change{Op: schema.SetComment, Comment: &text})
 		}
+		if n := st.arg(args, "buckets"); n >= 0 {
+			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: int32(n)})
+		}
 		return &clusterpb.Command{Kind: &clusterpb.Command_AlterTable{AlterTable: &clusterpb.AlterTable{
 			Table: st.num(args[0]), Changes: schema.EncodeChanges(changes), ExpectedSchema: int32(max(0, st.arg(args, "expect")))}}}
 	case "drop-table":

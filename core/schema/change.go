@@ -23,6 +23,7 @@ const (
 	SetProperties    ChangeOp = "set_properties"    // properties
 	RemoveProperties ChangeOp = "remove_properties" // names
 	SetComment       ChangeOp = "set_comment"       // comment
+	SetBucketCount   ChangeOp = "set_bucket_count"  // bucket_count: more than now, without bucket keys
 )
 
 // changeMembers lists what each operation needs ("+") and may have.
@@ -36,6 +37,7 @@ var changeMembers = map[ChangeOp][]string{
 	SetProperties:    {"+properties"},
 	RemoveProperties: {"+names"},
 	SetComment:       {"+comment"},
+	SetBucketCount:   {"+bucket_count"},
 }
 
 // MaxChanges bounds one alter.
@@ -52,6 +54,8 @@ type Change struct {
 	Options    map[string]string `json:"options,omitempty"`
 	Properties map[string]string `json:"properties,omitempty"`
 	Names      []string          `json:"names,omitempty"`
+	// BucketCount is of each partition, also those that exist.
+	BucketCount int32 `json:"bucket_count,omitempty"`
 }
 
 type changeJSON Change
@@ -100,6 +104,7 @@ func (c Change) checkMembers() error {
 	}{
 		{"name", c.Name != ""}, {"to", c.To != ""}, {"column", c.Column != nil}, {"type", c.Type != nil},
 		{"comment", c.Comment != nil}, {"options", len(c.Options) > 0}, {"properties", len(c.Properties) > 0}, {"names", len(c.Names) > 0},
+		{"bucket_count", c.BucketCount != 0},
 	} {
 		needed := slices.Contains(allowed, "+"+m.name)
 		switch {
@@ -203,7 +208,24 @@ func (d *Descriptor) apply(c Change) error {
 		}
 	case SetComment:
 		d.Comment = *c.Comment
+	case SetBucketCount:
+		return d.setBucketCount(c.BucketCount)
 	}
+	return nil
+}
+
+// setBucketCount adds buckets. With bucket keys it would part a key's new rows
+// from its old ones; fewer buckets would lose the rows of the others.
+func (d *Descriptor) setBucketCount(n int32) error {
+	switch {
+	case len(d.BucketKeys) > 0:
+		return fmt.Errorf("%w bucket count: the table has bucket keys (%s), which place each row by the count it was created with", mink.ErrInvalid, strings.Join(d.BucketKeys, ", "))
+	case n <= d.BucketCount:
+		return fmt.Errorf("%w bucket count %d: the table has %d buckets, and can only get more", mink.ErrInvalid, n, d.BucketCount)
+	case n > MaxBuckets:
+		return fmt.Errorf("%w bucket count %d: at most %d are possible", mink.ErrInvalid, n, MaxBuckets)
+	}
+	d.BucketCount = n
 	return nil
 }
 

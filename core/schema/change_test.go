@@ -97,6 +97,28 @@ func TestFieldIDsAreNeverReused(t *testing.T) {
 	}
 }
 
+func TestSetBucketCount(t *testing.T) {
+	d := normalized(t, table("a INT", "b INT"))
+	n, err := d.Apply(changes(t, `[{"op":"set_bucket_count","bucket_count":3},{"op":"set_bucket_count","bucket_count":4096}]`))
+	if err != nil || n.BucketCount != MaxBuckets || n.Schema.ID != 1 || d.BucketCount != 1 {
+		t.Fatalf("%s, %v", n.Encode(), err)
+	}
+	for text, want := range map[string]string{
+		`[{"op":"set_bucket_count"}]`:                        `"bucket_count" is missing`,
+		`[{"op":"set_bucket_count","bucket_count":-1}]`:      `the table has 1 buckets`,
+		`[{"op":"set_bucket_count","bucket_count":1}]`:       `the table has 1 buckets`,
+		`[{"op":"set_bucket_count","bucket_count":4097}]`:    `at most 4096`,
+		`[{"op":"drop_column","name":"a","bucket_count":2}]`: `it has no "bucket_count"`,
+	} {
+		if _, err := d.Apply(changes(t, text)); !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := alterable(t).Apply(changes(t, `[{"op":"set_bucket_count","bucket_count":2}]`)); err == nil || !strings.Contains(err.Error(), "bucket keys (id)") {
+		t.Errorf("with bucket keys: %v", err)
+	}
+}
+
 func TestApplyRefuses(t *testing.T) {
 	d := alterable(t)
 	for text, want := range map[string]string{
