@@ -96,7 +96,8 @@ func (n *Node) DropTable(ctx context.Context, id mink.TableID, ifExists bool) er
 }
 
 // AlterTable applies changes in order, all or none, and answers the table as it
-// is then. expected is the schema version they were made for; 0: any.
+// is then; buckets that it added get a moment to open. expected is the schema
+// version the changes were made for; 0: any.
 func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change, expected mink.SchemaID) (*cluster.Table, error) {
 	if t, ok := n.View().Table(id); ok {
 		d, err := t.Descriptor.Apply(changes)
@@ -112,6 +113,9 @@ func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema
 	}})
 	if err != nil {
 		return nil, err
+	}
+	if slices.ContainsFunc(changes, func(c schema.Change) bool { return c.Op == schema.SetBucketCount }) {
+		n.waitOpen(ctx, n.View().Partitions(id))
 	}
 	t, ok := n.View().Table(id)
 	if !ok {

@@ -332,6 +332,18 @@ func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, err
 	return point, nil
 }
 
+// KeptBytes is about how many bytes the kept log has: up to an eighth or 1 MiB,
+// whatever is more, too many. What the store adds is not in it.
+func (l *Log) KeptBytes() int64 {
+	start := l.s.Start()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if start >= l.mu.st.end {
+		return 0
+	}
+	return l.mu.st.sizes.from(start)
+}
+
 // Close refuses further calls; what was appended completes. It does not close
 // the stream, which is the caller's.
 func (l *Log) Close() {

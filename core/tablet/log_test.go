@@ -287,6 +287,18 @@ func TestRetentionBySize(t *testing.T) {
 	if kept < 20<<20 || kept > 25<<20 {
 		t.Fatalf("keeps %d bytes of %d from offset %d", kept, l.Stats().LogBytes, got)
 	}
+	if size := l.KeptBytes(); size != l.Stats().LogBytes {
+		t.Errorf("%d bytes are kept before a trim, there are %d", size, l.Stats().LogBytes)
+	}
+	if err := l.Trim(t.Context(), got); err != nil {
+		t.Fatal(err)
+	}
+	if size := l.KeptBytes(); size < kept || size > kept+kept/8+1<<20 {
+		t.Errorf("%d bytes are kept, there are %d", size, kept)
+	}
+	if err := l.Trim(t.Context(), l.HighWatermark()); err != nil || l.KeptBytes() != 0 {
+		t.Errorf("%d bytes are kept of nothing, %v", l.KeptBytes(), err)
+	}
 }
 
 // The ladder keeps few rungs and errs by at most an eighth plus a step.
@@ -303,6 +315,14 @@ func TestLadder(t *testing.T) {
 		}
 		if len(l.rungs) > 400 {
 			rt.Fatalf("%d rungs for %d bytes", len(l.rungs), l.total)
+		}
+		from := rapid.IntRange(0, n-1).Draw(rt, "from")
+		rest := int64(0)
+		for _, z := range sizes[from:] {
+			rest += z
+		}
+		if got := l.from(mink.Offset(from)); got < rest || got > rest+rest/8+2*rungStep+2*size {
+			rt.Fatalf("%d bytes from batch %d on, there are %d", got, from, rest)
 		}
 		ask := rapid.Int64Range(1, l.total+1).Draw(rt, "keep")
 		at, ok := l.keep(ask)

@@ -164,6 +164,16 @@ func (l *ladder) keep(bytes int64) (mink.Offset, bool) {
 	return l.rungs[i-1].at, true
 }
 
+// from answers about how many bytes the log holds from an offset on: those from
+// the rung at or below it.
+func (l *ladder) from(at mink.Offset) int64 {
+	i := sort.Search(len(l.rungs), func(i int) bool { return l.rungs[i].at > at })
+	if i == 0 {
+		return l.total
+	}
+	return l.total - l.rungs[i-1].before
+}
+
 // Folder computes checkpoints of log tablets: a pure function of the log, the
 // same on every node. It implements stream.Folder.
 type Folder struct{}
