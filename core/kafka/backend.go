@@ -25,8 +25,14 @@ type Backend interface {
 	// CreateTable returns when this node has applied the command. mink.ErrExists
 	// unless ifNotExists.
 	CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error)
+	// AlterTable applies changes, all or none, and returns when this node has
+	// applied the command. mink.ErrInvalid, mink.ErrUnsupported.
+	AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change) (*cluster.Table, error)
 	// DropTable returns when this node has applied the command.
 	DropTable(ctx context.Context, id mink.TableID) error
+	// DeleteRecords trims a bucket that this node leads, durably, and answers its
+	// log start. Errors: those of Log; mink.ErrOutOfRange above the high watermark.
+	DeleteRecords(ctx context.Context, bucket mink.BucketRef, to mink.Offset) (mink.Offset, error)
 	// AllocateWriter answers a writer id that nobody else ever gets.
 	AllocateWriter(ctx context.Context) (mink.WriterID, error)
 }
@@ -45,6 +51,7 @@ type Log interface {
 	MaxTimestamp(ctx context.Context) (tablet.TimestampResult, bool, error)
 	EpochEnd(epoch mink.LeaderEpoch) (mink.LeaderEpoch, mink.Offset)
 	EpochAt(at mink.Offset) mink.LeaderEpoch
+	KeptBytes() int64
 }
 
 // Pending is an append on its way to the store.

@@ -17,6 +17,8 @@ type Config struct {
 	ClusterID string
 	// Database holds the topics that have bare names.
 	Database string
+	// LogDir is what tools are told of where the records are.
+	LogDir string
 
 	// AutoCreateTopics lets Metadata create a topic when the client allows it.
 	AutoCreateTopics bool
@@ -44,6 +46,9 @@ type Config struct {
 	// ReceiveBytesMax is how many bytes of frames above 1 MiB all connections
 	// may hold at once.
 	ReceiveBytesMax int64
+	// DecodeBytesMax bounds what the decoders of all connections may allocate at
+	// once for requests above 64 KiB: a small frame can claim a great many things.
+	DecodeBytesMax int64
 	// DrainTimeout is how long a stopping listener waits for the answers of
 	// requests it has read.
 	DrainTimeout time.Duration
@@ -81,12 +86,12 @@ type Config struct {
 // Default is the configuration of a stand-alone node.
 func Default() Config {
 	return Config{
-		Listen: "127.0.0.1:9092", ClusterID: "mink", Database: "kafka",
+		Listen: "127.0.0.1:9092", ClusterID: "mink", Database: "kafka", LogDir: "object-store",
 		AutoCreateTopics: true, DefaultPartitions: 1,
 		ConnectionsMax: 2000, IdleTimeout: 10 * time.Minute,
 		FrameBytesMax: 100 << 20, SmallFrameBytesMax: 1 << 20,
 		TransferTimeout: 30 * time.Second,
-		InFlightMax:     128, InFlightBytesMax: 4 << 20, ReceiveBytesMax: 512 << 20,
+		InFlightMax:     128, InFlightBytesMax: 4 << 20, ReceiveBytesMax: 512 << 20, DecodeBytesMax: 512 << 20,
 		DrainTimeout:         10 * time.Second,
 		ProducePartitionsMax: 20_000, ProduceTimeout: 30 * time.Second, HoldTime: time.Second, ThrottleTime: 200 * time.Millisecond,
 		FetchBytesMax: 55 << 20,
@@ -100,8 +105,8 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return fmt.Errorf("kafka listen address %q is not host:port: %w", c.Listen, mink.ErrInvalid)
 	}
-	if c.Database == "" || c.ClusterID == "" {
-		return fmt.Errorf("kafka database and cluster id must not be empty: %w", mink.ErrInvalid)
+	if c.Database == "" || c.ClusterID == "" || c.LogDir == "" {
+		return fmt.Errorf("kafka database, cluster id and log dir must not be empty: %w", mink.ErrInvalid)
 	}
 	for _, f := range []struct {
 		name  string
@@ -127,6 +132,9 @@ func (c Config) Validate() error {
 	}
 	if c.ReceiveBytesMax < int64(c.FrameBytesMax) {
 		return fmt.Errorf("kafka receive bytes max %d is below the frame limit %d: %w", c.ReceiveBytesMax, c.FrameBytesMax, mink.ErrInvalid)
+	}
+	if c.DecodeBytesMax < int64(c.SmallFrameBytesMax)*decodeGrowth {
+		return fmt.Errorf("kafka decode bytes max %d is below %d times the small frame limit %d: %w", c.DecodeBytesMax, decodeGrowth, c.SmallFrameBytesMax, mink.ErrInvalid)
 	}
 	if c.HoldTime < 0 || c.ThrottleTime < 0 || c.DrainTimeout < 0 || c.ReadyWait < 0 {
 		return fmt.Errorf("kafka hold time, throttle time, drain timeout and ready wait must not be negative: %w", mink.ErrInvalid)

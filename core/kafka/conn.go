@@ -292,11 +292,32 @@ func (c *conn) readRequest(ctx context.Context, size int) error {
 			return ctx.Err()
 		}
 	}
-	cl, err := c.srv.broker.accept(ctx, frame, &c.produce)
+	cl, err := c.accept(ctx, key, frame)
 	if err != nil {
 		return err
 	}
 	return c.enqueue(ctx, cl)
+}
+
+// A decoder makes an array of as many items as its frame claims and has bytes,
+// before it finds out that they are not there: decodeGrowth bytes of memory per
+// byte of the frame at most. Frames up to decodeFree are not counted.
+const (
+	decodeGrowth = 128
+	decodeFree   = 64 << 10
+)
+
+// accept parses the frame. The reader of a connection decodes one at a time;
+// over all connections larger ones share a budget. Produce counts its items first.
+func (c *conn) accept(ctx context.Context, key int16, frame []byte) (*call, error) {
+	if key != keyProduce && len(frame) > decodeFree {
+		n := int64(len(frame)) * decodeGrowth
+		if err := c.srv.decode.Acquire(ctx, n); err != nil {
+			return nil, err
+		}
+		defer c.srv.decode.Release(n)
+	}
+	return c.srv.broker.accept(ctx, frame, &c.produce)
 }
 
 // waitMuted obeys the throttle that the client was told; it should have waited

@@ -52,25 +52,17 @@ func (b *broker) createTopic(ctx context.Context, d *schema.Descriptor) (*cluste
 	return t, nil
 }
 
-// The sources of a config value, as Kafka numbers them.
-const (
-	sourceTopic   int8 = 1
-	sourceDefault int8 = 5
-)
-
-func topicConfigs(d *schema.Descriptor) ([]kmsg.CreateTopicsResponseTopicConfig, error) {
-	list, err := d.KafkaConfigs()
+// createdConfigs is what DescribeConfigs answers for the topic, in the form of
+// CreateTopics.
+func createdConfigs(d *schema.Descriptor) ([]kmsg.CreateTopicsResponseTopicConfig, error) {
+	list, err := topicConfigs(d)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]kmsg.CreateTopicsResponseTopicConfig, len(list))
-	for i, c := range list {
-		e := kmsg.NewCreateTopicsResponseTopicConfig()
-		e.Name, e.Value, e.Source = c.Name, &list[i].Value, sourceDefault
-		if c.Set {
-			e.Source = sourceTopic
-		}
-		out[i] = e
+	for i := range list {
+		out[i] = kmsg.NewCreateTopicsResponseTopicConfig()
+		out[i].Name, out[i].Value, out[i].Source, out[i].ReadOnly = list[i].name, &list[i].value, int8(list[i].source), list[i].fixed
 	}
 	return out, nil
 }
@@ -123,7 +115,7 @@ func (b *broker) createOne(ctx context.Context, r *kmsg.CreateTopicsRequest, wan
 		return terr
 	}
 	var err error
-	if out.Configs, err = topicConfigs(d); err != nil {
+	if out.Configs, err = createdConfigs(d); err != nil {
 		return topicErrorf(codeInvalidConfig, "%v", err)
 	}
 	out.NumPartitions, out.ReplicationFactor = partitions, 1

@@ -124,7 +124,7 @@ func (b *broker) acceptOther(cl *call, body []byte) error {
 	case keyEpochEnd:
 		return accept(cl, kmsg.NewPtrOffsetForLeaderEpochRequest(), body, b.epochEnds)
 	default:
-		return closef(slog.LevelError, "api key %d is in the version table but nothing serves it", cl.header.key)
+		return b.acceptAdmin(cl, body)
 	}
 }
 

@@ -51,6 +51,8 @@ const (
 	codeInvalidRecord           code = 87
 	codeThrottlingQuota         code = 89
 	codeUnknownTopicID          code = 100
+	codeMismatchedEndpoint      code = 114
+	codeUnsupportedEndpoint     code = 115
 )
 
 // bucketCode maps an error of a bucket's log, or of finding it, for reads and

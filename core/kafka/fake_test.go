@@ -232,7 +232,11 @@ func (p *fakePending) Result() (tablet.AppendResult, error) {
 func (l *fakeLog) AppendKafka(batch []byte, a tablet.KafkaAppend) (Pending, error) {
 	o := l.opts
 	o.AllowZstd = a.AllowZstd
-	h, err := kafkabatch.Header(batch, &o, nil)
+	var d *kafkabatch.Decoder
+	if o.RequireKeys {
+		d = kafkabatch.NewDecoder(kafkabatch.DefaultLimits())
+	}
+	h, err := kafkabatch.Header(batch, &o, d)
 	if err != nil {
 		return nil, err
 	}

@@ -13,60 +13,103 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/record/kafkabatch"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
 // FuzzAccept feeds frames to parser and handlers: no panic, and every request
 // that is not refused gets an answer that the codec reads back.
 func FuzzAccept(f *testing.F) {
-	node := newFakeNode(f)
+	b, frames := hostileBroker(f)
+	for _, frame := range frames {
+		f.Add(frame)
+		f.Add(frame[:len(frame)-len(frame)/3])
+	}
+	f.Add([]byte{0, 0, 0, 9, 0, 0, 0, 1, 0xff, 0xff, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, frame []byte) { feed(t, b, frame) })
+}
+
+// feed gives one frame to parser and handler; what is answered must be readable.
+func feed(t testing.TB, b *broker, frame []byte) {
+	cl, err := b.accept(context.Background(), append([]byte(nil), frame...), new(kmsg.ProduceRequest))
+	if err != nil {
+		return
+	}
+	rep, err := cl.answer(context.Background())
+	if err != nil || rep.silent {
+		return
+	}
+	out := encodeReply(cl, &rep)[4:]
+	resp := kmsg.ResponseForKey(cl.header.key)
+	version := cl.header.version
+	if rep.body != nil {
+		version = rep.body.GetVersion()
+	}
+	resp.SetVersion(version)
+	if resp.IsFlexible() && cl.header.key != keyAPIVersions {
+		out = out[1:]
+	}
+	if err := resp.ReadFrom(out); err != nil {
+		t.Fatalf("key %d v%d: %v\n%x", cl.header.key, version, err, out)
+	}
+}
+
+// hostileBroker answers at once and keeps its catalog; frames are sound requests
+// of every served API and version.
+func hostileBroker(t testing.TB) (*broker, [][]byte) {
+	node := newFakeNode(t)
 	node.register(1, "127.0.0.1:9092")
 	for _, l := range node.topic("t", 3) {
-		appendTo(f, l, batch("a", "b"))
+		appendTo(t, l, batch("a", "b"))
 	}
+	var frames [][]byte
 	for _, a := range APIs() {
 		for v := a.Min; v <= a.Max; v++ {
 			for _, r := range requestsFor(a.Key, v, node) {
 				r.SetVersion(v)
-				f.Add(frameOf(r, 1)[4:])
+				frames = append(frames, frameOf(r, 1)[4:])
 			}
 		}
 	}
-	f.Add([]byte{0, 0, 0, 9, 0, 0, 0, 1, 0xff, 0xff, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	cfg := testConfig()
-	cfg.QueryTimeout, cfg.ReadyWait, cfg.ProduceTimeout = 10*time.Millisecond, time.Millisecond, time.Millisecond
+	cfg.QueryTimeout, cfg.ReadyWait, cfg.ProduceTimeout, cfg.HoldTime = 10*time.Millisecond, time.Millisecond, time.Millisecond, 0
 	stopping := make(chan struct{})
 	close(stopping) // fetches answer at once
-	b := newBroker(cfg, readOnly{node}, noMetrics{}, testLogger(f), stopping)
-	f.Cleanup(b.wait)
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		scratch := new(kmsg.ProduceRequest)
-		cl, err := b.accept(context.Background(), append([]byte(nil), frame...), scratch)
-		if err != nil {
-			return
-		}
-		rep, err := cl.answer(context.Background())
-		if err != nil || rep.silent {
-			return
-		}
-		out := encodeReply(cl, &rep)[4:]
-		resp := kmsg.ResponseForKey(cl.header.key)
-		version := cl.header.version
-		if rep.body != nil {
-			version = rep.body.GetVersion()
-		}
-		resp.SetVersion(version)
-		if resp.IsFlexible() && cl.header.key != keyAPIVersions {
-			out = out[1:]
-		}
-		if err := resp.ReadFrom(out); err != nil {
-			t.Fatalf("key %d v%d: %v\n%x", cl.header.key, version, err, out)
-		}
-	})
+	b := newBroker(cfg, readOnly{node}, noMetrics{}, testLogger(t), stopping)
+	t.Cleanup(b.wait)
+	return b, frames
 }
 
-// readOnly keeps a fuzzed catalog from growing without end.
+// readOnly keeps the catalog and the logs of a fuzzed node from growing without
+// end.
 type readOnly struct{ *fakeNode }
+
+// checkedLog checks what is appended and forgets it.
+type checkedLog struct{ *fakeLog }
+
+func (n readOnly) Log(ref mink.BucketRef) (Log, error) {
+	l, err := n.fakeNode.Log(ref)
+	if err != nil {
+		return nil, err
+	}
+	return checkedLog{l.(*fakeLog)}, nil
+}
+
+func (l checkedLog) AppendKafka(batch []byte, a tablet.KafkaAppend) (Pending, error) {
+	o := l.opts
+	o.AllowZstd = a.AllowZstd
+	if _, err := kafkabatch.Header(batch, &o, nil); err != nil {
+		return nil, err
+	}
+	return donePending{}, nil
+}
+
+func (readOnly) CreateTable(context.Context, *schema.Descriptor, bool) (*cluster.Table, error) {
+	return nil, mink.ErrUnsupported
+}
 
 func (readOnly) DropTable(context.Context, mink.TableID) error { return mink.ErrUnsupported }
 

@@ -42,15 +42,23 @@ func (b *broker) metadata(ctx context.Context, r *kmsg.MetadataRequest) (*kmsg.M
 	}
 	resp.ClusterID = &b.cfg.ClusterID
 	resp.ControllerID = int32(b.controller(v, live))
+	if r.IncludeClusterAuthorizedOperations {
+		resp.AuthorizedOperations = clusterOperations
+	}
 	if all {
 		for t := range b.allTopics(v) {
 			resp.Topics = append(resp.Topics, describe(v, t, live))
 		}
-		return resp, nil
+	} else {
+		resp.Topics = make([]kmsg.MetadataResponseTopic, 0, len(r.Topics))
+		for i := range r.Topics {
+			resp.Topics = append(resp.Topics, b.describeNamed(v, &r.Topics[i], live))
+		}
 	}
-	resp.Topics = make([]kmsg.MetadataResponseTopic, 0, len(r.Topics))
-	for i := range r.Topics {
-		resp.Topics = append(resp.Topics, b.describeNamed(v, &r.Topics[i], live))
+	for i := range resp.Topics {
+		if t := &resp.Topics[i]; r.IncludeTopicAuthorizedOperations && t.ErrorCode == 0 {
+			t.AuthorizedOperations = topicOperations
+		}
 	}
 	return resp, nil
 }

@@ -2,16 +2,18 @@ package kafka
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -127,16 +129,53 @@ func TestProduceRefusals(t *testing.T) {
 	if log.HighWatermark() != 0 {
 		t.Errorf("something was appended")
 	}
-	// Case produce_record_errors: exactly the bad records are named.
-	log.set(func(l *fakeLog) {
-		l.mu.refuse = &record.BatchError{Kind: record.KindInvalidRecord, Record: 3, Records: []int32{3, 5}, Why: "no key"}
-	})
-	p := one(9, batch("a"), nil)
-	if p.ErrorCode != 87 || p.ErrorMessage == nil || len(p.ErrorRecords) != 2 || p.ErrorRecords[0].RelativeOffset != 3 || p.ErrorRecords[1].RelativeOffset != 5 {
-		t.Errorf("record errors: %+v", p)
+}
+
+// Case produce_record_errors: exactly the bad records are named, and nothing is
+// appended. A topic that needs keys gets a batch of 100 with 10 null keys.
+func TestProduceRecordErrors(t *testing.T) {
+	b, node, _ := newTestBroker(t, nil)
+	log := node.topic("t", 1)[0]
+	log.opts.RequireKeys = true
+	rb := kmsg.RecordBatch{
+		PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: 99, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 100,
 	}
-	if p := one(7, batch("a"), nil); p.ErrorCode != 87 || p.ErrorMessage != nil {
-		t.Errorf("before v8: %+v", p)
+	var bad []int32
+	for i := range int32(100) {
+		rec := kmsg.Record{OffsetDelta: i, Key: []byte("k"), Value: []byte("v")}
+		if i%11 == 7 || i == 0 {
+			rec.Key, bad = nil, append(bad, i)
+		}
+		rec.Length = int32(len(rec.AppendTo(nil)) - 1)
+		rb.Records = rec.AppendTo(rb.Records)
+	}
+	raw := rb.Records
+	for codec := range int16(5) {
+		rb.Attributes, rb.Records = codec, compressed(t, kafkabatch.Codec(codec), raw)
+		wire := rb.AppendTo(nil)
+		binary.BigEndian.PutUint32(wire[8:], uint32(len(wire)-12))
+		fixCRC(wire)
+		for v := int16(7); v <= 11; v++ {
+			p := produced(t, ask(t, b, produceTo(v, "t", map[int32][]byte{0: append([]byte(nil), wire...)})))
+			if p.ErrorCode != 87 || p.BaseOffset != -1 {
+				t.Fatalf("codec %d v%d: %+v", codec, v, p)
+			}
+			if v < 8 {
+				continue
+			}
+			var named []int32
+			for _, e := range p.ErrorRecords {
+				if named = append(named, e.RelativeOffset); e.ErrorMessage == nil || *e.ErrorMessage == "" {
+					t.Errorf("codec %d v%d: record %d has no message", codec, v, e.RelativeOffset)
+				}
+			}
+			if !slices.Equal(named, bad) || len(bad) != 10 || p.ErrorMessage == nil {
+				t.Errorf("codec %d v%d: records %v are named, want %v", codec, v, named, bad)
+			}
+		}
+	}
+	if log.HighWatermark() != 0 {
+		t.Errorf("something was appended")
 	}
 }
 

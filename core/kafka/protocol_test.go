@@ -48,7 +48,8 @@ func TestAPIVersionsTooNew(t *testing.T) {
 // Cases produce_min_zero, apiversions_no_negative.
 func checkAdvertised(t *testing.T, resp *kmsg.ApiVersionsResponse) {
 	t.Helper()
-	want := map[int16][2]int16{0: {0, 11}, 1: {4, 17}, 2: {1, 10}, 3: {0, 13}, 10: {0, 6}, 18: {0, 4}, 19: {2, 7}, 20: {1, 6}, 22: {0, 5}, 23: {2, 4}}
+	want := map[int16][2]int16{0: {0, 11}, 1: {4, 17}, 2: {1, 10}, 3: {0, 13}, 10: {0, 6}, 18: {0, 4}, 19: {2, 7}, 20: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {2, 4},
+		32: {1, 4}, 33: {0, 2}, 35: {1, 4}, 37: {0, 3}, 44: {0, 1}, 60: {0, 2}}
 	if len(resp.ApiKeys) != len(want) {
 		t.Errorf("%d keys advertised, want %d", len(resp.ApiKeys), len(want))
 	}
@@ -201,7 +202,7 @@ func requestsFor(key, v int16, node *fakeNode) []kmsg.Request {
 		r.Topics = append(r.Topics, topic)
 		return []kmsg.Request{r}
 	}
-	return nil
+	return adminRequests(key, v)
 }
 
 // The fetch encoder against the codec, for random answers in every version.
@@ -278,7 +279,7 @@ func TestUnservedRequests(t *testing.T) {
 	add("fetch v18", kmsg.NewPtrFetchRequest(), 18)
 	add("join group", kmsg.NewPtrJoinGroupRequest(), 5)
 	add("sasl handshake", kmsg.NewPtrSASLHandshakeRequest(), 1)
-	add("describe cluster", kmsg.NewPtrDescribeClusterRequest(), 0)
+	add("list reassignments", kmsg.NewPtrListPartitionReassignmentsRequest(), 0)
 	for name, r := range answered {
 		c := dial(t, s.addr)
 		resp := c.call(r)
@@ -319,7 +320,7 @@ func refusedCode(r kmsg.Response) int16 {
 		return r.ErrorCode
 	case *kmsg.SASLHandshakeResponse:
 		return r.ErrorCode
-	case *kmsg.DescribeClusterResponse:
+	case *kmsg.ListPartitionReassignmentsResponse:
 		return r.ErrorCode
 	}
 	return 0

@@ -24,6 +24,7 @@ type Server struct {
 	listener net.Listener
 	buffers  buffers
 	receive  *semaphore.Weighted // bytes of large frames
+	decode   *semaphore.Weighted // bytes that decoders of larger requests may allocate
 	stopping chan struct{}       // closed: read no more, answer what was read
 	wg       sync.WaitGroup      // every connection
 
@@ -45,6 +46,7 @@ func New(cfg Config, backend Backend, metrics Metrics, log *slog.Logger) (*Serve
 	s := &Server{
 		cfg: cfg, metrics: metrics, log: log,
 		receive:  semaphore.NewWeighted(cfg.ReceiveBytesMax),
+		decode:   semaphore.NewWeighted(cfg.DecodeBytesMax),
 		stopping: make(chan struct{}),
 	}
 	s.broker = newBroker(cfg, backend, metrics, log, s.stopping)

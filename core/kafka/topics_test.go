@@ -194,7 +194,7 @@ func TestCreateAndDeleteTopics(t *testing.T) {
 	found := map[string]string{}
 	for _, c := range full.Configs {
 		found[c.Name] = *c.Value
-		if (c.Source == sourceTopic) != (c.Name == "retention.ms") {
+		if (c.Source == int8(kmsg.ConfigSourceDynamicTopicConfig)) != (c.Name == "retention.ms") {
 			t.Errorf("config %s has source %d", c.Name, c.Source)
 		}
 	}
@@ -249,6 +249,29 @@ func TestInitProducerID(t *testing.T) {
 		r.TransactionalID = kmsg.StringPtr("tx")
 		if got := ask(t, b, r).(*kmsg.InitProducerIDResponse); got.ErrorCode != 53 || got.ProducerID != -1 {
 			t.Errorf("transactional v%d: %+v", v, got)
+		}
+	}
+}
+
+// Transactions do not exist: their requests are not advertised, and what clients
+// ask first gets a code that every client takes for final.
+func TestTransactionsAreFatal(t *testing.T) {
+	b, _, _ := newTestBroker(t, nil)
+	for key := int16(24); key <= 28; key++ {
+		if _, ok := findAPI(key); ok {
+			t.Errorf("%s is advertised", kmsg.NameForKey(key))
+		}
+	}
+	for v := int16(1); v <= 6; v++ {
+		r := kmsg.NewPtrFindCoordinatorRequest()
+		r.Version, r.CoordinatorType, r.CoordinatorKey, r.CoordinatorKeys = v, coordinatorTransaction, "tx", []string{"tx"}
+		got := ask(t, b, r).(*kmsg.FindCoordinatorResponse)
+		c := got.ErrorCode
+		if v >= 4 {
+			c = got.Coordinators[0].ErrorCode
+		}
+		if c != 53 {
+			t.Errorf("FindCoordinator v%d: error %d, want 53", v, c)
 		}
 	}
 }

@@ -8,16 +8,23 @@ import (
 
 // The API keys that are served.
 const (
-	keyProduce         int16 = 0
-	keyFetch           int16 = 1
-	keyListOffsets     int16 = 2
-	keyMetadata        int16 = 3
-	keyFindCoordinator int16 = 10
-	keyAPIVersions     int16 = 18
-	keyCreateTopics    int16 = 19
-	keyDeleteTopics    int16 = 20
-	keyInitProducerID  int16 = 22
-	keyEpochEnd        int16 = 23
+	keyProduce                 int16 = 0
+	keyFetch                   int16 = 1
+	keyListOffsets             int16 = 2
+	keyMetadata                int16 = 3
+	keyFindCoordinator         int16 = 10
+	keyAPIVersions             int16 = 18
+	keyCreateTopics            int16 = 19
+	keyDeleteTopics            int16 = 20
+	keyDeleteRecords           int16 = 21
+	keyInitProducerID          int16 = 22
+	keyEpochEnd                int16 = 23
+	keyDescribeConfigs         int16 = 32
+	keyAlterConfigs            int16 = 33
+	keyDescribeLogDirs         int16 = 35
+	keyCreatePartitions        int16 = 37
+	keyIncrementalAlterConfigs int16 = 44
+	keyDescribeCluster         int16 = 60
 )
 
 // API is one row of the version table.
@@ -41,8 +48,15 @@ var served = [...]API{
 	{keyAPIVersions, "ApiVersions", 0, 4, 3, "a newer version gets UNSUPPORTED_VERSION and this table"},
 	{keyCreateTopics, "CreateTopics", 2, 7, 5, "any replication factor is accepted; durability is the object store's"},
 	{keyDeleteTopics, "DeleteTopics", 1, 6, 4, ""},
+	{keyDeleteRecords, "DeleteRecords", 0, 2, 2, "offset -1 is the high watermark; answered when it is durable"},
 	{keyInitProducerID, "InitProducerId", 0, 5, 2, "idempotent producers; a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED"},
 	{keyEpochEnd, "OffsetForLeaderEpoch", 2, 4, 4, ""},
+	{keyDescribeConfigs, "DescribeConfigs", 1, 4, 4, "topics and brokers"},
+	{keyAlterConfigs, "AlterConfigs", 0, 2, 2, "topics; replaces: a config that is not named goes back to its default. Broker configs are read-only"},
+	{keyDescribeLogDirs, "DescribeLogDirs", 1, 4, 2, "one directory, the object store; sizes are within an eighth or 1 MiB, the store's own size is unknown (-1)"},
+	{keyCreatePartitions, "CreatePartitions", 0, 3, 2, "leaders are chosen here, an assignment only counts"},
+	{keyIncrementalAlterConfigs, "IncrementalAlterConfigs", 0, 1, 1, "topics; set, delete, and append and subtract for lists. Broker configs are read-only"},
+	{keyDescribeCluster, "DescribeCluster", 0, 2, 0, "brokers; no controllers of their own"},
 }
 
 // APIs is a copy of the version table, by key.

@@ -44,6 +44,14 @@ func (b kafkaBackend) CreateTable(ctx context.Context, d *schema.Descriptor, ifN
 	return b.node().CreateTable(ctx, d, ifNotExists)
 }
 
+func (b kafkaBackend) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change) (*cluster.Table, error) {
+	return b.node().AlterTable(ctx, id, changes, 0)
+}
+
+func (b kafkaBackend) DeleteRecords(ctx context.Context, bucket mink.BucketRef, to mink.Offset) (mink.Offset, error) {
+	return b.node().DeleteRecords(ctx, bucket, to)
+}
+
 func (b kafkaBackend) DropTable(ctx context.Context, id mink.TableID) error {
 	return b.node().DropTable(ctx, id, false)
 }

@@ -119,6 +119,7 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 		kcfg.Listen = p.cfg.KafkaListen
 		kcfg.ClusterID = p.cfg.ClusterID
 		kcfg.Database = p.cfg.KafkaDatabase
+		kcfg.LogDir = redactURL(p.cfg.storageURI())
 		kcfg.AutoCreateTopics = p.cfg.AutoCreateTopics
 		kcfg.DefaultPartitions = p.cfg.DefaultPartitions
 		if p.kafka, err = kafka.New(kcfg, kafkaBackend{backend}, p.ops.Kafka(), p.logger); err != nil {
