@@ -11,6 +11,7 @@ import (
 	"github.com/mink-project/mink/core/fault"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/sim"
+	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -341,4 +342,37 @@ type overwriting struct{ objstore.Store }
 func (s overwriting) Put(ctx context.Context, r objstore.PutRequest) (objstore.PutResponse, error) {
 	r.CreateOnly = false
 	return s.Store.Put(ctx, r)
+}
+
+// An orderly stop leaves nothing to take over: the next start closes a log whose
+// slots are all in stream objects.
+func TestAStartAfterAnOrderlyStopTakesNothingOver(t *testing.T) {
+	cfg := sim.Quiet(1)
+	cfg.Node = func(c *node.Config) { c.Stream.WALUploadInterval = time.Hour }
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		_, refs := p.Topic("t", 4, nil)
+		for i := range 40 {
+			p.Append(refs[i%4], "x")
+		}
+		_, epoch := p.Node().Self()
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		p = w.StartReady(1)
+		view := p.Node().View()
+		if l, _ := view.WAL(epoch); !l.Recovered || l.Trim != l.End || l.End == 0 || view.SealReason(epoch) != "the node stopped" {
+			t.Errorf("the stopped node's log: %+v, sealed because %q; want it recovered, with nothing behind its trim", l, view.SealReason(epoch))
+		}
+		for o := range view.Objects() {
+			if o.ID.Kind == plan.KindWAL {
+				t.Errorf("%s was taken over by reference", o.Key())
+			}
+		}
+		for _, ref := range refs {
+			if _, values := p.Read(ref); len(values) != 10 {
+				t.Errorf("bucket %s holds %d records, want 10", ref, len(values))
+			}
+		}
+	})
 }
