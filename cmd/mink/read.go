@@ -108,9 +108,12 @@ func (a *app) read(ctx context.Context, name string, f readFlags) error {
 
 // noteBeyondEnd tells where the log ends when a read began past it.
 func (a *app) noteBeyondEnd(ctx context.Context, c *client.Client, r client.ScanRequest) error {
+	if r.From == "" || strings.Trim(r.From, "0123456789") != "" {
+		return nil // no offset
+	}
 	from, err := strconv.ParseInt(r.From, 10, 64)
 	if err != nil {
-		return nil
+		return err
 	}
 	ends, err := c.ListOffsets(ctx, r.Table, r.Partition, "latest")
 	if err != nil {
