@@ -12,6 +12,10 @@ import (
 // checks only what it relies on itself: the proposer has validated the rest, and
 // a rule that a later version changes must not make two nodes disagree.
 
+// maxSchemaHistory bounds all schema versions of a table together, bytes of JSON:
+// a snapshot holds a table as one record, which has a limit.
+const maxSchemaHistory = 32 << 20
+
 // newTable reads the descriptor of a table to be created.
 func newTable(data []byte) (*Table, error) {
 	if len(data) > schema.MaxDescriptorBytes {
@@ -62,6 +66,14 @@ func (t *Table) altered(changes []byte) (*Table, error) {
 		return nil, fmt.Errorf("alter table %s.%s: %d buckets became %d: %w", d.Database, d.Table, d.BucketCount, after.BucketCount, mink.ErrInvalid)
 	case after.Schema.ID == d.Schema.ID:
 	case after.Schema.ID == d.Schema.ID+1:
+		size := 0
+		for _, old := range t.schemaJSON {
+			size += len(old)
+		}
+		if size >= maxSchemaHistory {
+			return nil, fmt.Errorf("alter table %s.%s: its %d schema versions take %d bytes, the limit is %d: make a new table and copy: %w",
+				d.Database, d.Table, len(t.schemaJSON), size, maxSchemaHistory, mink.ErrInvalid)
+		}
 		next.Schemas = append(slices.Clone(t.Schemas), &after.Schema)
 		next.schemaJSON = append(slices.Clone(t.schemaJSON), after.Schema.Encode())
 	default:

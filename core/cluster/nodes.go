@@ -12,28 +12,36 @@ import (
 
 const maxNodeText = 1024 // bytes of an address, rack or version
 
-func (t *txn) registerNode(c *clusterpb.RegisterNode) *clusterpb.Result {
+// CheckRegisterNode answers the refusal of a registration that is not in the
+// state yet; nil: it would be admitted by the next entry.
+func (s *State) CheckRegisterNode(c *clusterpb.RegisterNode) *clusterpb.Result {
 	id := mink.NodeID(c.GetNode())
 	switch {
 	case id <= 0:
 		return invalid("node id %d: ids start at 1", id)
 	case c.GetNonce() == 0:
 		return invalid("registration of node %d: the nonce is 0, which stands for none", id)
-	case c.GetFeatureLevel() < t.s.featureLevel:
+	case c.GetFeatureLevel() < s.featureLevel:
 		return refuse(clusterpb.Code_UNSUPPORTED, "registration of node %d: version %q has feature level %d, the cluster is at %d: upgrade the node",
-			id, c.GetVersion(), c.GetFeatureLevel(), t.s.featureLevel)
+			id, c.GetVersion(), c.GetFeatureLevel(), s.featureLevel)
 	}
 	for _, text := range []string{c.GetFlightAddress(), c.GetKafkaAddress(), c.GetHttpAddress(), c.GetRack(), c.GetVersion()} {
 		if len(text) > maxNodeText {
 			return invalid("registration of node %d: an address, rack or version is over %d bytes", id, maxNodeText)
 		}
 	}
-	for epoch, w := range t.s.wals.all() {
-		if w.ID.Node != id || w.ID.Nonce != c.GetNonce() {
-			continue
-		}
+	return nil
+}
+
+func (t *txn) registerNode(c *clusterpb.RegisterNode) *clusterpb.Result {
+	if r := t.s.CheckRegisterNode(c); r != nil {
+		return r
+	}
+	id := mink.NodeID(c.GetNode())
+	if w, again := t.s.Registration(id, c.GetNonce()); again {
+		epoch := w.ID.Epoch
 		if w.Sealed {
-			return fenced("registration of node %d with nonce %016x was admitted as epoch %d and is sealed by now (%s): register with a new nonce", id, c.GetNonce(), epoch, w.sealReason)
+			return fenced("registration of node %d with nonce %016x was admitted as epoch %d and is sealed by now (%s): register with a new nonce", id, c.GetNonce(), epoch, t.s.SealReason(epoch))
 		}
 		return okID(int64(epoch)) // the answer was lost
 	}
@@ -52,8 +60,9 @@ func (t *txn) registerNode(c *clusterpb.RegisterNode) *clusterpb.Result {
 	return okID(int64(epoch))
 }
 
-// raiseLevel moves the feature level to what every live node has, as far as
-// this binary knows it.
+// raiseLevel moves the feature level to what every live node has. It may rise
+// above this binary's own: all must hold the same, and who does not know a command
+// of it stops there.
 func (t *txn) raiseLevel() {
 	lowest := uint32(0)
 	for _, n := range t.s.nodes.all() {
@@ -98,7 +107,7 @@ func (t *txn) sealNode(c *clusterpb.SealNode) *clusterpb.Result {
 		reason = "no reason given"
 	}
 	before := t.savepoint()
-	t.seal(epoch, reason[:min(len(reason), maxNodeText)])
+	t.seal(epoch, cutText(reason, maxNodeText))
 	t.moveGroups(&before)
 	return ok()
 }

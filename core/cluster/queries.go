@@ -283,6 +283,17 @@ func (s *State) WALs() iter.Seq[plan.WAL] {
 	}
 }
 
+// Registration finds the write-ahead log of the epoch that a node's registration
+// with this nonce was admitted as, at any time. The cost is that of all logs.
+func (s *State) Registration(node mink.NodeID, nonce uint64) (plan.WAL, bool) {
+	for _, w := range s.wals.all() {
+		if w.ID.Node == node && w.ID.Nonce == nonce {
+			return w.WAL, true
+		}
+	}
+	return plan.WAL{}, false
+}
+
 // SealReason is what the seal said; "" while the epoch is not sealed.
 func (s *State) SealReason(epoch mink.NodeEpoch) string {
 	w, ok := s.wals.get(epoch)

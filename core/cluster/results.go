@@ -82,11 +82,24 @@ func ok() *clusterpb.Result { return &clusterpb.Result{} }
 func okID(id int64, ids ...int64) *clusterpb.Result { return &clusterpb.Result{Id: id, Ids: ids} }
 
 func okNote(format string, args ...any) *clusterpb.Result {
-	return &clusterpb.Result{Message: fmt.Sprintf(format, args...)}
+	return &clusterpb.Result{Message: message(format, args...)}
 }
 
 func refuse(code clusterpb.Code, format string, args ...any) *clusterpb.Result {
-	return &clusterpb.Result{Code: code, Message: fmt.Sprintf(format, args...)}
+	return &clusterpb.Result{Code: code, Message: message(format, args...)}
+}
+
+// maxMessage bounds what a result says, bytes: the state keeps the last results
+// of each node epoch, and commands quote what they were given.
+const maxMessage = 4 << 10
+
+func message(format string, args ...any) string {
+	return cutText(fmt.Sprintf(format, args...), maxMessage)
+}
+
+// cutText is what fits of a text, and what protobuf takes: whole characters.
+func cutText(s string, limit int) string {
+	return strings.ToValidUTF8(s[:min(len(s), limit)], "")
 }
 
 func notExist(format string, args ...any) *clusterpb.Result {
