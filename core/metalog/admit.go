@@ -11,22 +11,26 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// Registration and lease taking change rows beside the log, so the counter's
-// dedup is not enough: a second attempt would mark or take again. They append
-// under Expect instead: of all attempts on one head at most one commits, and
-// once the head has moved past it without the entry, none can.
+// Registration, lease taking and seals change rows beside the log, so the
+// counter's dedup is not enough: a second attempt, or one that lands late, would
+// mark or take again. They append under Expect instead: of all attempts on one
+// head at most one commits, and once the head has moved past it without the
+// entry, none can. And they are sent only when the state at that head accepts
+// them: a row must not say what the state refused.
 
-// onHead runs attempt against the applied position until it is decided. landed
-// reports whether the view shows that an earlier attempt has committed.
-func (r *Replica) onHead(ctx context.Context, p *proposal, landed func() (bool, error), attempt func(context.Context, Position) error) error {
+// onHead runs attempt against a view until it is decided. landed reports whether
+// that view shows that an earlier attempt has committed; its error ends the
+// matter too.
+func (r *Replica) onHead(ctx context.Context, p *proposal, landed func(*view) (bool, error), attempt func(context.Context, *view) error) error {
 	for retry := r.newBackoff(); ; {
 		err := r.sync(ctx)
 		if err == nil {
-			if ok, err := landed(); ok || err != nil {
+			at := r.settledView()
+			if ok, err := landed(at); ok || err != nil {
 				return err
 			}
 			actx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
-			err = attempt(actx, r.Applied())
+			err = attempt(actx, at)
 			cancel()
 		}
 		switch {
@@ -47,38 +51,30 @@ func (r *Replica) onHead(ctx context.Context, p *proposal, landed func() (bool, 
 
 func (r *Replica) register(ctx context.Context, p *proposal, req *clusterpb.RegisterNode) (mink.NodeEpoch, error) {
 	node := mink.NodeID(req.Node)
-	f := &flight{nonce: req.Nonce, landed: make(chan struct{})}
-	payload, err := r.encode(f, []*clusterpb.Command{{Kind: &clusterpb.Command_RegisterNode{RegisterNode: req}}})
+	payload, err := r.encode(0, 0, []*clusterpb.Command{{Kind: &clusterpb.Command_RegisterNode{RegisterNode: req}}})
 	if err != nil {
 		return 0, err
 	}
-	r.setFlight(f)
-	defer r.setFlight(nil)
 	var epoch mink.NodeEpoch
-	landed := func() (bool, error) {
-		if n, ok := r.View().Node(node); ok && n.Nonce == req.Nonce {
-			if n.Sealed {
-				return true, fmt.Errorf("node %d epoch %d, registered with this nonce, is sealed: %w", node, n.Epoch, mink.ErrFenced)
-			}
-			epoch = n.Epoch
-			return true, nil
+	// The state remembers every registration: also one that another process of
+	// this id has sealed by now, which must not be followed by a second one.
+	landed := func(at *view) (bool, error) {
+		w, found := at.state.Registration(node, req.Nonce)
+		if !found {
+			return false, cluster.ResultError(at.state.CheckRegisterNode(req))
 		}
-		select {
-		case <-f.landed: // applied, but refused
-			return true, cluster.ResultError(f.results[0])
-		default:
-			return false, nil
+		if w.Sealed {
+			return true, fmt.Errorf("node %d epoch %d was sealed as soon as it registered (%s): %w", node, w.ID.Epoch, at.state.SealReason(w.ID.Epoch), mink.ErrFenced)
 		}
+		epoch = w.ID.Epoch
+		return true, nil
 	}
-	err = r.onHead(ctx, p, landed, func(ctx context.Context, at Position) error {
-		_, err := r.log.Append(ctx, Append{Payloads: [][]byte{payload}, Expect: &at, Register: node})
+	err = r.onHead(ctx, p, landed, func(ctx context.Context, at *view) error {
+		_, err := r.log.Append(ctx, Append{Payloads: [][]byte{payload}, Expect: &at.Position, Register: node})
 		return err
 	})
 	if err != nil {
 		return 0, err
-	}
-	if epoch == 0 {
-		return 0, fmt.Errorf("another process has registered as node %d meanwhile: %w", node, mink.ErrFenced)
 	}
 	r.mu.Lock()
 	r.mu.self = identity{node: node, epoch: epoch}
@@ -94,29 +90,69 @@ func (r *Replica) takeLease(ctx context.Context, p *proposal, ttl time.Duration)
 	}
 	f := r.newFlight(epoch)
 	defer r.setFlight(nil)
-	landed := func() (bool, error) {
-		select {
-		case <-f.landed:
-			return true, cluster.ResultError(f.results[0])
-		default:
-			return false, r.sealed(epoch)
-		}
-	}
-	err := r.onHead(ctx, p, landed, func(ctx context.Context, at Position) error {
+	err := r.onHead(ctx, p, f.landedOrSealed(node), func(ctx context.Context, at *view) error {
 		_, _, err := r.log.TakeLease(ctx, TakeLease{
-			Node: node, NodeEpoch: epoch, TTL: ttl, Expect: &at,
+			Node: node, NodeEpoch: epoch, TTL: ttl, Expect: &at.Position,
 			Payload: func(lease mink.LeaseEpoch) ([]byte, error) {
-				return r.encode(f, []*clusterpb.Command{{Kind: &clusterpb.Command_LeaseTaken{
+				return r.encode(f.epoch, f.counter, []*clusterpb.Command{{Kind: &clusterpb.Command_LeaseTaken{
 					LeaseTaken: &clusterpb.LeaseTaken{Node: int32(node), Epoch: int64(epoch), Lease: int64(lease)},
 				}}})
 			},
 		})
 		return err
 	})
+	if err == nil {
+		err = cluster.ResultError(f.results[0])
+	}
 	if err != nil {
 		return Lease{}, err
 	}
 	return r.leaseRow(ctx, p, node, epoch)
+}
+
+// landedOrSealed is onHead's look for a batch of this flight.
+func (f *flight) landedOrSealed(node mink.NodeID) func(*view) (bool, error) {
+	return func(at *view) (bool, error) {
+		if _, ok := f.verdict(); ok {
+			return true, nil
+		}
+		return false, sealed(at.state, node, f.epoch)
+	}
+}
+
+// sendSeals proposes a batch that seals epochs: their heartbeat rows are marked
+// in the same transaction, which the lease guards.
+func (r *Replica) sendSeals(ctx context.Context, p *proposal) error {
+	node, epoch := r.Self()
+	if epoch == 0 {
+		return errNotRegistered
+	}
+	lease := Lease{Node: node, NodeEpoch: epoch}
+	for _, c := range p.commands {
+		lease.Epoch = max(lease.Epoch, mink.LeaseEpoch(c.GetSealNode().GetLease()))
+	}
+	var marks []mink.NodeEpoch // of the seals that will be accepted
+	for _, c := range p.commands {
+		s := c.GetSealNode()
+		if s != nil && (s.Lease == 0 && s.Epoch == int64(epoch) || s.Lease != 0 && mink.LeaseEpoch(s.Lease) == lease.Epoch) {
+			marks = append(marks, mink.NodeEpoch(s.Epoch))
+		}
+	}
+	f := r.newFlight(epoch)
+	defer r.setFlight(nil)
+	payload, err := r.encode(f.epoch, f.counter, p.commands)
+	if err != nil {
+		return err
+	}
+	err = r.onHead(ctx, p, f.landedOrSealed(node), func(ctx context.Context, at *view) error {
+		_, err := r.log.Append(ctx, Append{Payloads: [][]byte{payload}, Expect: &at.Position, Seal: marks, Lease: lease})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	p.results = f.results
+	return refusedAsSealed(f.results)
 }
 
 // leaseRow reads the lease that was just taken.

@@ -118,8 +118,9 @@ type Append struct {
 	Register mink.NodeID
 	// Seal marks the heartbeat rows of these epochs: their next heartbeat is refused.
 	Seal []mink.NodeEpoch
-	// Lease, when not 0, must be the current lease epoch, else ErrLeaseLost.
-	Lease mink.LeaseEpoch
+	// Lease, when its Epoch is not 0, must be the current lease, else ErrLeaseLost,
+	// and its holder's row unmarked, else mink.ErrFenced. Its expiry does not count.
+	Lease Lease
 }
 
 // Validate checks what needs no database.

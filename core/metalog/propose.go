@@ -50,20 +50,18 @@ func (p *proposal) finish(results []*clusterpb.Result, err error) {
 //
 // Other errors: mink.ErrUnavailable (certainly not applied),
 // mink.ErrUnknownOutcome (ctx ended while the batch was under way: it may be
-// applied later), mink.ErrTooLarge. Blocks while QueueMax proposals wait, and
+// applied later; or, with mink.ErrFenced, this node learned of its seal from a
+// snapshot that does not say whether the batch came before), mink.ErrTooLarge. Blocks while QueueMax proposals wait, and
 // until Run is under way, as Register and TakeLease do.
 func (r *Replica) Propose(ctx context.Context, commands ...*clusterpb.Command) ([]*clusterpb.Result, error) {
 	p := &proposal{commands: commands, done: make(chan struct{})}
-	guard := mink.LeaseEpoch(0)
-	var seals []mink.NodeEpoch
 	for _, c := range commands {
 		p.bytes += proto.Size(c) + 8
 		switch {
 		case c.GetRegisterNode() != nil || c.GetLeaseTaken() != nil:
 			return nil, fmt.Errorf("propose: use Register and TakeLease: %w", mink.ErrInvalid)
 		case c.GetSealNode() != nil:
-			seals = append(seals, mink.NodeEpoch(c.GetSealNode().Epoch))
-			guard = max(guard, mink.LeaseEpoch(c.GetSealNode().Lease))
+			p.alone = func(ctx context.Context) error { return r.sendSeals(ctx, p) }
 		}
 	}
 	if len(commands) == 0 {
@@ -71,10 +69,6 @@ func (r *Replica) Propose(ctx context.Context, commands ...*clusterpb.Command) (
 	}
 	if p.bytes > PayloadBytesMax-1024 {
 		return nil, fmt.Errorf("propose %d commands of %d bytes, the limit is %d: %w", len(commands), p.bytes, PayloadBytesMax-1024, mink.ErrTooLarge)
-	}
-	if len(seals) > 0 {
-		// Marks and lease check belong to this transaction only.
-		p.alone = func(ctx context.Context) error { return r.sendGuarded(ctx, p, seals, guard) }
 	}
 	err := r.submit(ctx, p)
 	select {
@@ -218,10 +212,7 @@ func (r *Replica) send(ctx context.Context, batch []*proposal) {
 		}
 		return true
 	}
-	results, err := r.decide(ctx, commands, unwatchedAll, func(ctx context.Context, payload []byte) error {
-		_, err := r.log.Append(ctx, Append{Payloads: [][]byte{payload}, AtLeast: r.Applied().Index})
-		return err
-	})
+	results, err := r.decide(ctx, commands, unwatchedAll)
 	if err == nil && len(results) != len(commands) {
 		err = fmt.Errorf("%w: %d commands were answered with %d results", mink.ErrUnknownOutcome, len(commands), len(results))
 	}
@@ -245,46 +236,35 @@ func refusedAsSealed(results []*clusterpb.Result) error {
 	return nil
 }
 
-// sendGuarded proposes a batch that seals epochs: their heartbeat rows are
-// marked in the same transaction, which the lease guards.
-func (r *Replica) sendGuarded(ctx context.Context, p *proposal, seals []mink.NodeEpoch, lease mink.LeaseEpoch) error {
-	give := func() bool { return p.state.Load() == unwatched }
-	results, err := r.decide(ctx, p.commands, give, func(ctx context.Context, payload []byte) error {
-		_, err := r.log.Append(ctx, Append{
-			Payloads: [][]byte{payload}, AtLeast: r.Applied().Index, Seal: seals, Lease: lease,
-		})
-		return err
-	})
-	p.results = results
-	if err == nil {
-		err = refusedAsSealed(results)
-	}
-	return err
-}
-
-// decide carries one batch to its verdict: attempt appends the payload; after
-// every failure the log is read to find out whether it landed after all. The
-// same (epoch, counter) on every attempt makes the state count only one, and a
-// larger counter later makes it refuse one that lands after it was given up.
-// giveUp: nobody waits any more.
-func (r *Replica) decide(ctx context.Context, commands []*clusterpb.Command, giveUp func() bool,
-	attempt func(context.Context, []byte) error) ([]*clusterpb.Result, error) {
-	_, epoch := r.Self()
+// decide carries one batch to its verdict: it is appended; after every failure
+// the log is read to find out whether it landed after all. The same (epoch,
+// counter) on every attempt makes the state count only one, and a larger counter
+// later makes it refuse one that lands after it was given up. giveUp: nobody
+// waits any more.
+func (r *Replica) decide(ctx context.Context, commands []*clusterpb.Command, giveUp func() bool) ([]*clusterpb.Result, error) {
+	node, epoch := r.Self()
 	if epoch == 0 {
 		return nil, errNotRegistered
 	}
 	f := r.newFlight(epoch)
 	defer r.setFlight(nil)
 	for retry := r.newBackoff(); ; {
-		if err := r.sealed(epoch); err != nil {
+		at := r.settledView()
+		if results, ok := f.verdict(); ok {
+			return results, nil
+		}
+		if err := sealed(at.state, node, epoch); err != nil {
+			if r.reloads.Load() != f.reloads { // the entry may be among those skipped
+				err = fmt.Errorf("%w: %w", mink.ErrUnknownOutcome, err)
+			}
 			return nil, err
 		}
-		payload, err := r.encode(f, commands)
+		payload, err := r.encode(f.epoch, f.counter, commands)
 		if err != nil {
 			return nil, err
 		}
 		actx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
-		err = attempt(actx, payload)
+		_, err = r.log.Append(actx, Append{Payloads: [][]byte{payload}, AtLeast: r.Applied().Index})
 		cancel()
 		if results, ok := r.await(ctx, f, err); ok {
 			return results, nil
@@ -309,7 +289,7 @@ func (r *Replica) decide(ctx context.Context, commands []*clusterpb.Command, giv
 // newFlight takes the next counter. One that is given up is never used again.
 func (r *Replica) newFlight(epoch mink.NodeEpoch) *flight {
 	r.counter++
-	f := &flight{epoch: epoch, counter: r.counter, landed: make(chan struct{})}
+	f := &flight{epoch: epoch, counter: r.counter, reloads: r.reloads.Load(), landed: make(chan struct{})}
 	r.setFlight(f)
 	return f
 }
@@ -330,17 +310,12 @@ func (r *Replica) await(ctx context.Context, f *flight, err error) ([]*clusterpb
 			}
 			t.Stop()
 		}
-		read := false
-		select {
-		case <-f.landed:
-			return f.results, true
-		default:
-			read = r.sync(ctx) == nil
+		if results, ok := f.verdict(); ok {
+			return results, true
 		}
-		select {
-		case <-f.landed:
-			return f.results, true
-		default:
+		read := r.sync(ctx) == nil
+		if results, ok := f.verdict(); ok {
+			return results, true
 		}
 		if read || !appended || ctx.Err() != nil {
 			return nil, false
@@ -366,21 +341,23 @@ func (r *Replica) setFlight(f *flight) {
 	r.mu.flight = f
 }
 
-// sealed answers mink.ErrFenced once the view says that the epoch ended.
-func (r *Replica) sealed(epoch mink.NodeEpoch) error {
-	node, _ := r.Self()
-	if n, ok := r.View().Node(node); !ok || n.Epoch != epoch || n.Sealed {
+// sealed answers mink.ErrFenced when the state says that the epoch ended.
+func sealed(state *cluster.State, node mink.NodeID, epoch mink.NodeEpoch) error {
+	if n, ok := state.Node(node); !ok || n.Epoch != epoch || n.Sealed {
 		return fmt.Errorf("node %d epoch %d is sealed: %w", node, epoch, mink.ErrFenced)
 	}
 	return nil
 }
 
-func (r *Replica) encode(f *flight, commands []*clusterpb.Command) ([]byte, error) {
-	payload, err := proto.MarshalOptions{Deterministic: true}.Marshal(&clusterpb.Batch{
-		Epoch: int64(f.epoch), Counter: f.counter,
-		FeatureLevel: r.cfg.FeatureLevel, WriterVersion: r.cfg.WriterVersion,
-		Commands: commands,
-	})
+// encode makes a batch; epoch 0: of a node that is not registered.
+func (r *Replica) encode(epoch mink.NodeEpoch, counter uint64, commands []*clusterpb.Command) ([]byte, error) {
+	return EncodeBatch(r.cfg, &clusterpb.Batch{Epoch: int64(epoch), Counter: counter, Commands: commands})
+}
+
+// EncodeBatch stamps a batch with the binary that writes it.
+func EncodeBatch(cfg Config, b *clusterpb.Batch) ([]byte, error) {
+	b.FeatureLevel, b.WriterVersion = cfg.FeatureLevel, cfg.WriterVersion
+	payload, err := proto.MarshalOptions{Deterministic: true}.Marshal(b)
 	if err != nil {
 		return nil, fmt.Errorf("encode metadata batch: %w: %w", mink.ErrInvalid, err)
 	}

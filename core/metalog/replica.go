@@ -42,7 +42,8 @@ type Replica struct {
 		self   identity
 		flight *flight
 	}
-	counter uint64 // last one used; the proposer's own
+	reloads atomic.Uint64 // how often a snapshot skipped entries
+	counter uint64        // last one used; the proposer's own
 
 	// reuseNothing is a mutation for the test of the tests: a retry takes a new
 	// counter, so that the state cannot recognise it.
@@ -62,9 +63,9 @@ type identity struct {
 
 // flight is the one batch whose verdict is awaited.
 type flight struct {
-	epoch   mink.NodeEpoch // 0: a registration, known by its nonce
+	epoch   mink.NodeEpoch
 	counter uint64
-	nonce   uint64
+	reloads uint64 // of the replica, when it began
 	results []*clusterpb.Result
 	landed  chan struct{} // closed when results are set and the view has them
 }
@@ -137,6 +138,12 @@ func (r *Replica) View() *cluster.State { return r.view.Load().state }
 // Applied is the log position that View stands at.
 func (r *Replica) Applied() Position { return r.view.Load().Position }
 
+// ViewAt is View with the position that it stands at.
+func (r *Replica) ViewAt() (*cluster.State, Position) {
+	v := r.view.Load()
+	return v.state, v.Position
+}
+
 // Self is who this replica is registered as; epoch 0 before Register.
 func (r *Replica) Self() (mink.NodeID, mink.NodeEpoch) {
 	r.mu.Lock()
@@ -165,16 +172,22 @@ func (r *Replica) WaitApplied(ctx context.Context, index uint64) error {
 
 // Heartbeat renews this node epoch's row with its applied index and answers the
 // log's head: reads may rely on the heartbeat once that index is applied.
-// mink.ErrFenced when this epoch is sealed.
+// mink.ErrFenced when the row is marked or gone; the view has applied by then what
+// the log says of it.
 func (r *Replica) Heartbeat(ctx context.Context) (head uint64, err error) {
 	node, epoch := r.Self()
 	if epoch == 0 {
 		return 0, errNotRegistered
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
+	hctx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
 	defer cancel()
-	head, err = r.log.Heartbeat(ctx, node, epoch, r.Applied().Index)
-	if err == nil && head > r.Applied().Index {
+	head, err = r.log.Heartbeat(hctx, node, epoch, r.Applied().Index)
+	switch {
+	case errors.Is(err, mink.ErrFenced):
+		if serr := r.sync(ctx); serr != nil {
+			return 0, fmt.Errorf("the heartbeat of node %d epoch %d is refused, and why cannot be read: %w", node, epoch, serr)
+		}
+	case err == nil && head > r.Applied().Index:
 		r.wakeTail()
 	}
 	return head, err
@@ -297,26 +310,37 @@ func applyAll(at *view, entries []Entry, waiting *flight) (next *view, verdict [
 
 // is reports whether the entry is the awaited batch.
 func (f *flight) is(b *clusterpb.Batch) bool {
-	if f == nil || mink.NodeEpoch(b.Epoch) != f.epoch {
-		return false
-	}
-	if f.epoch != 0 {
-		return b.Counter == f.counter
-	}
-	return len(b.Commands) == 1 && b.Commands[0].GetRegisterNode().GetNonce() == f.nonce
+	return f != nil && mink.NodeEpoch(b.Epoch) == f.epoch && b.Counter == f.counter
 }
 
-// publish makes a view visible, then answers the batch in flight: by its
-// verdict, or, when a snapshot skipped the entry, by what the state remembers.
+// verdict answers the results once they are in and the view has them.
+func (f *flight) verdict() ([]*clusterpb.Result, bool) {
+	select {
+	case <-f.landed:
+		return f.results, true
+	default:
+		return nil, false
+	}
+}
+
+// publish makes a view visible and answers the batch in flight: by its verdict,
+// or, when a snapshot skipped the entry, by what the state remembers.
 func (r *Replica) publish(v *view, waiting *flight, verdict []*clusterpb.Result) {
+	r.mu.Lock()
 	r.view.Store(v)
-	r.settle(v.state, waiting, verdict)
+	r.settleLocked(v.state, waiting, verdict)
+	r.mu.Unlock()
 	r.applied.Advance(v.Index)
 }
 
-func (r *Replica) settle(state *cluster.State, waiting *flight, verdict []*clusterpb.Result) {
+// settledView is a view of which the batch in flight has had its verdict.
+func (r *Replica) settledView() *view {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.view.Load()
+}
+
+func (r *Replica) settleLocked(state *cluster.State, waiting *flight, verdict []*clusterpb.Result) {
 	f := r.mu.flight
 	if f == nil {
 		return
@@ -324,7 +348,7 @@ func (r *Replica) settle(state *cluster.State, waiting *flight, verdict []*clust
 	if f != waiting { // the verdict is on an earlier one
 		verdict = nil
 	}
-	if verdict == nil && f.epoch != 0 {
+	if verdict == nil {
 		if counter, results := state.Results(f.epoch); counter == f.counter {
 			verdict = results
 		}

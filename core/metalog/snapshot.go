@@ -121,6 +121,7 @@ func (r *Replica) reload(ctx context.Context) error {
 		return wentBack("this node has applied %s of incarnation %x, the snapshot at %s is of incarnation %x",
 			before.Position, before.state.Incarnation(), after.Position, after.state.Incarnation())
 	}
+	r.reloads.Add(1)
 	r.publish(after, nil, nil)
 	r.logger.Info("metadata reloaded from a snapshot", "from", before.Index, "to", after.Index)
 	return nil

@@ -89,8 +89,13 @@ func (l *Log) Append(ctx context.Context, a metalog.Append) ([]metalog.Entry, er
 	if a.Expect != nil && *a.Expect != head {
 		return nil, fmt.Errorf("append: expected head %s, it is %s: %w", a.Expect, head, metalog.ErrHeadMoved)
 	}
-	if a.Lease != 0 && a.Lease != l.mu.lease.Epoch {
-		return nil, fmt.Errorf("append under lease %d, the current one is %d: %w", a.Lease, l.mu.lease.Epoch, metalog.ErrLeaseLost)
+	if a.Lease.Epoch != 0 {
+		if err := l.checkLeaseLocked(a.Lease); err != nil {
+			return nil, fmt.Errorf("append: %w", err)
+		}
+		if _, err := l.beatLocked(a.Lease.Node, a.Lease.NodeEpoch); err != nil {
+			return nil, fmt.Errorf("append: %w", err)
+		}
 	}
 	out := l.appendLocked(a.Payloads)
 	l.markLocked(a, out[0].Index)

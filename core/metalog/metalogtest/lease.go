@@ -187,7 +187,8 @@ func testLeaseGuards(t *testing.T, o Options) {
 	lease, _, err := takeWith(t, l, metalog.TakeLease{Node: 1, NodeEpoch: a, TTL: time.Hour, Expect: &h})
 	check(t, err)
 
-	seal := metalog.Append{Payloads: [][]byte{{1}}, Seal: []mink.NodeEpoch{b}, Lease: lease.Epoch + 1}
+	seal := metalog.Append{Payloads: [][]byte{{1}}, Seal: []mink.NodeEpoch{b}, Lease: lease}
+	seal.Lease.Epoch++
 	h = head(t, l)
 	_, err = l.Append(t.Context(), seal)
 	wantErr(t, err, metalog.ErrLeaseLost)
@@ -195,7 +196,10 @@ func testLeaseGuards(t *testing.T, o Options) {
 		t.Fatal("an append under a lost lease moved the head")
 	}
 	check(t, beat(t, l, 2, b, 0))
-	seal.Lease = lease.Epoch
+	seal.Lease = metalog.Lease{Node: 1, NodeEpoch: b, Epoch: lease.Epoch} // another's
+	_, err = l.Append(t.Context(), seal)
+	wantErr(t, err, metalog.ErrLeaseLost)
+	seal.Lease = lease
 	_, err = l.Append(t.Context(), seal)
 	check(t, err)
 	wantErr(t, beat(t, l, 2, b, 0), mink.ErrFenced)
@@ -208,6 +212,13 @@ func testLeaseGuards(t *testing.T, o Options) {
 	if now, _, _ := l.ReadLease(t.Context()); now != lease {
 		t.Fatalf("a failed taking changed the lease to %+v", now)
 	}
+	// The holder registered anew: the lease is still in its name, and not its own.
+	a2, c := register(t, l, 1), register(t, l, 3)
+	seal.Seal = []mink.NodeEpoch{c}
+	_, err = l.Append(t.Context(), seal)
+	wantErr(t, err, mink.ErrFenced)
+	check(t, beat(t, l, 1, a2, 0))
+	check(t, beat(t, l, 3, c, 0))
 }
 
 func testLeaseExpires(t *testing.T, o Options) {

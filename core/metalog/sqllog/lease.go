@@ -31,6 +31,14 @@ func checkLease(ctx context.Context, q querier, want metalog.Lease) error {
 	return nil
 }
 
+// checkHolder is checkLease for what its holder does, who must be alive.
+func checkHolder(ctx context.Context, q querier, lease metalog.Lease) error {
+	if err := checkLease(ctx, q, lease); err != nil {
+		return err
+	}
+	return checkUnmarked(ctx, q, lease.Node, lease.NodeEpoch)
+}
+
 func fenced(node mink.NodeID, epoch mink.NodeEpoch) error {
 	return fmt.Errorf("node %d epoch %d is sealed: %w", node, epoch, mink.ErrFenced)
 }
@@ -96,10 +104,7 @@ func (l *Log) TakeLease(ctx context.Context, t metalog.TakeLease) (lease metalog
 // RenewLease implements metalog.Log.
 func (l *Log) RenewLease(ctx context.Context, lease metalog.Lease, ttl time.Duration) (metalog.Lease, error) {
 	err := l.db.write(ctx, func(q querier) error {
-		if err := checkLease(ctx, q, lease); err != nil {
-			return err
-		}
-		if err := checkUnmarked(ctx, q, lease.Node, lease.NodeEpoch); err != nil {
+		if err := checkHolder(ctx, q, lease); err != nil {
 			return err
 		}
 		rows, err := q.exec(ctx, `UPDATE meta_lease SET expires_ms = {now} + $1 WHERE id = 1 AND expires_ms > 0`, ttl.Milliseconds())

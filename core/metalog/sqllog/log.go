@@ -66,13 +66,9 @@ func (l *Log) appendIn(ctx context.Context, q querier, a metalog.Append) ([]meta
 	if err := checkExpect(h.Position, a.Expect, a.AtLeast); err != nil {
 		return nil, err
 	}
-	if a.Lease != 0 {
-		have, _, err := readLease(ctx, q)
-		if err != nil {
+	if a.Lease.Epoch != 0 {
+		if err := checkHolder(ctx, q, a.Lease); err != nil {
 			return nil, err
-		}
-		if have.Epoch != a.Lease {
-			return nil, fmt.Errorf("under lease %d, the current one is %d: %w", a.Lease, have.Epoch, metalog.ErrLeaseLost)
 		}
 	}
 	entries, err := l.addEntries(ctx, q, h, a.Payloads)
