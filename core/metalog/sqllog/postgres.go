@@ -2,6 +2,7 @@ package sqllog
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,11 +68,24 @@ func openPostgres(ctx context.Context, rawURL string, cfg Config, w *wake.Signal
 		pool.Close()
 		return nil, fmt.Errorf("cannot connect to the metadata database %s: %w", where, postgresError(err, false))
 	}
-	db.channel = "mink_meta_" + *schemaName
+	db.channel = channelOf(*schemaName)
 	lctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	db.stop = stop
 	db.wg.Go(func() { db.listen(lctx, cc.Copy(), w, logger) })
 	return db, nil
+}
+
+// channelBytesMax is what Postgres takes as a channel's name; pg_notify fails on a
+// longer one.
+const channelBytesMax = 63
+
+// channelOf is the channel of the tables in a schema.
+func channelOf(schemaName string) string {
+	channel := "mink_meta_" + schemaName
+	if len(channel) > channelBytesMax {
+		channel = fmt.Sprintf("mink_meta_%x", sha256.Sum224([]byte(schemaName)))[:channelBytesMax]
+	}
+	return channel
 }
 
 // checkSession refuses a session in which an acknowledged commit could be lost,
@@ -213,7 +227,7 @@ const appendSQL = `WITH RECURSIVE
 	SELECT head.idx, head.hash, c.idx, c.hash, c.t, (SELECT count(*) FROM told) FROM head LEFT JOIN chain c ON c.ord > 0 ORDER BY c.idx`
 
 func (d *postgresDB) appendFast(ctx context.Context, a metalog.Append) (entries []metalog.Entry, ok bool, err error) {
-	if a.Register != 0 || len(a.Seal) > 0 || a.Lease != 0 || len(a.Payloads) > fastPayloadsMax {
+	if a.Register != 0 || len(a.Seal) > 0 || a.Lease.Epoch != 0 || len(a.Payloads) > fastPayloadsMax {
 		return nil, false, nil
 	}
 	if d.closed.Load() {

@@ -39,6 +39,19 @@ func TestPostgres(t *testing.T) {
 		wantErr(t, err, mink.ErrUnsupported)
 		wantText(t, err, "schema version 99")
 	})
+	t.Run("long schema name", func(t *testing.T) {
+		long := strings.Repeat("n", 63)
+		pg.Exec(t, "CREATE SCHEMA "+long)
+		u, err := url.Parse(pg.Schema(t))
+		check(t, err)
+		q := u.Query()
+		q.Set("search_path", long)
+		u.RawQuery = q.Encode()
+		l := openURL(t, u.String())
+		_, err = l.Append(t.Context(), metalog.Append{Payloads: [][]byte{{1}}})
+		check(t, err)
+		check(t, l.Close())
+	})
 	t.Run("lost responses", func(t *testing.T) { testLostResponses(t, pg) })
 	t.Run("restart", func(t *testing.T) { testPostgresRestart(t, pg) }) // last: it cuts all sessions
 }
