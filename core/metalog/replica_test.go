@@ -293,6 +293,7 @@ func TestRegisterUnderFaults(t *testing.T) {
 					t.Fatalf("seed %d: epoch %d is fenced after its own registration: %v", seed, epoch, err)
 				}
 			}
+			armed.Store(false)
 			have, _, err := log.ReadLease(t.Context())
 			check(t, err)
 			inState := r.View().Lease()

@@ -170,8 +170,75 @@ func TestReloadAfterSeal(t *testing.T) {
 		_, err := r.TruncateNow(t.Context(), lease)
 		check(t, err)
 		cut.Store(false)
-		wantErr(t, <-got, mink.ErrFenced)
+		err = <-got
+		wantErr(t, err, mink.ErrFenced)
+		wantErr(t, err, mink.ErrUnknownOutcome) // it was applied, and nobody can say so
 	})
+}
+
+// Snapshots, truncation and reloads while every call of the database fails now
+// and then: what is left gives the state of one who read every entry.
+func TestSnapshotsUnderFaults(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			inner := memlog.New()
+			witness := start(t, inner)
+			var armed, cut atomic.Bool
+			faulty := func(seed uint64, off *atomic.Bool) *faultlog.Log {
+				random := faultlog.Random(seed, 0.3, faultlog.Refused, faultlog.LostResponse, faultlog.Disconnected, faultlog.Late, faultlog.Stalled)
+				return faultlog.New(inner, faultlog.Config{LateBy: 200 * time.Millisecond, Plan: func(op faultlog.Op) faultlog.Fault {
+					switch {
+					case off != nil && off.Load():
+						return faultlog.Refused
+					case armed.Load():
+						return random(op)
+					}
+					return faultlog.None
+				}})
+			}
+			log, lagging := faulty(seed, nil), faulty(seed+1000, &cut)
+			r, lease := leaseHolder(t, log)
+			follower := start(t, lagging)
+			armed.Store(true)
+			try := func(what string, f func(context.Context) error) bool {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := f(ctx)
+				if err != nil && !errors.Is(err, mink.ErrUnavailable) && !errors.Is(err, mink.ErrUnknownOutcome) && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("seed %d: %s: %v", seed, what, err)
+				}
+				return err == nil
+			}
+			snapshots, truncations := 0, 0
+			for i := range 40 {
+				cut.Store(i%10 < 7)
+				propose(t, r, allocate())
+				if try("snapshot", func(ctx context.Context) error { _, err := r.SnapshotNow(ctx, lease); return err }) {
+					snapshots++
+				}
+				if try("truncate", func(ctx context.Context) error { _, err := r.TruncateNow(ctx, lease); return err }) {
+					truncations++
+				}
+				time.Sleep(3 * time.Second)
+			}
+			armed.Store(false)
+			cut.Store(false)
+			if snapshots < 5 || truncations < 5 {
+				t.Errorf("seed %d: %d snapshots, %d truncations", seed, snapshots, truncations)
+			}
+			time.Sleep(time.Minute) // what is late lands
+			fresh := start(t, inner)
+			for name, other := range map[string]running{"a fresh one": fresh, "the lagging one": follower, "the proposer": r} {
+				check(t, other.WaitApplied(t.Context(), witness.View().Index()))
+				if !bytes.Equal(stateBytes(t, other.View()), stateBytes(t, witness.View())) {
+					t.Errorf("seed %d: %s holds another state than one who read every entry", seed, name)
+				}
+			}
+			check(t, r.stop())
+			check(t, follower.stop())
+			check(t, log.Close())
+		})
+	}
 }
 
 // damaged flips a bit in the newest snapshot as it is read.

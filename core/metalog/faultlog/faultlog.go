@@ -6,6 +6,7 @@ package faultlog
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -17,20 +18,38 @@ import (
 // Op is a kind of call.
 type Op string
 
-// The calls that can be made to fail.
+// The calls that can be made to fail: all of metalog.Log but Changed and Close.
 const (
-	Append    Op = "append"
-	TakeLease Op = "take lease"
-	Read      Op = "read"
-	Head      Op = "head"
-	Heartbeat Op = "heartbeat"
+	Append        Op = "append"
+	TakeLease     Op = "take lease"
+	RenewLease    Op = "renew lease"
+	ReleaseLease  Op = "release lease"
+	Heartbeat     Op = "heartbeat"
+	WriteSnapshot Op = "write snapshot"
+	Truncate      Op = "truncate"
+
+	Read         Op = "read"
+	Head         Op = "head"
+	ReadLease    Op = "read lease"
+	Heartbeats   Op = "list heartbeats"
+	Snapshots    Op = "list snapshots"
+	ReadSnapshot Op = "read snapshot"
 )
+
+// Writes reports whether the call changes something.
+func (o Op) Writes() bool {
+	switch o {
+	case Read, Head, ReadLease, Heartbeats, Snapshots, ReadSnapshot:
+		return false
+	}
+	return true
+}
 
 // Fault is what happens to one call.
 type Fault string
 
-// The faults. Calls that only read know None, Refused and Stalled; others are
-// Refused for them.
+// The faults. Calls that only read know None, Refused and Stalled, ReadSnapshot
+// also Disconnected: after its first part; others are Refused for them.
 const (
 	None         Fault = ""
 	Refused      Fault = "refused"       // never sent: mink.ErrUnavailable
@@ -133,9 +152,16 @@ func (l *Log) write(ctx context.Context, op Op, call func(context.Context) error
 }
 
 func (l *Log) read(ctx context.Context, op Op, call func() error) error {
-	switch f := l.plan(op); f {
+	if err := l.readFault(ctx, op, l.plan(op)); err != nil {
+		return err
+	}
+	return call()
+}
+
+func (l *Log) readFault(ctx context.Context, op Op, f Fault) error {
+	switch f {
 	case None:
-		return call()
+		return nil
 	case Stalled:
 		<-ctx.Done()
 		return fmt.Errorf("%s: injected stall: %w", op, ctx.Err())
@@ -144,18 +170,24 @@ func (l *Log) read(ctx context.Context, op Op, call func() error) error {
 	}
 }
 
-// Append implements metalog.Log.
-func (l *Log) Append(ctx context.Context, a metalog.Append) ([]metalog.Entry, error) {
-	got := make(chan []metalog.Entry, 1)
-	err := l.write(ctx, Append, func(ctx context.Context) error {
-		entries, err := l.Log.Append(ctx, a)
-		got <- entries
+// answered makes a call that changes something and answers with a value fail as
+// planned. The value goes through a channel: a late call has nobody to take it.
+func answered[T any](ctx context.Context, l *Log, op Op, call func(context.Context) (T, error)) (v T, err error) {
+	got := make(chan T, 1)
+	err = l.write(ctx, op, func(ctx context.Context) error {
+		v, err := call(ctx)
+		got <- v
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return v, err
 	}
 	return <-got, nil
+}
+
+// Append implements metalog.Log.
+func (l *Log) Append(ctx context.Context, a metalog.Append) ([]metalog.Entry, error) {
+	return answered(ctx, l, Append, func(ctx context.Context) ([]metalog.Entry, error) { return l.Log.Append(ctx, a) })
 }
 
 // TakeLease implements metalog.Log.
@@ -164,17 +196,36 @@ func (l *Log) TakeLease(ctx context.Context, t metalog.TakeLease) (metalog.Lease
 		lease metalog.Lease
 		entry metalog.Entry
 	}
-	got := make(chan answer, 1)
-	err := l.write(ctx, TakeLease, func(ctx context.Context) error {
+	a, err := answered(ctx, l, TakeLease, func(ctx context.Context) (answer, error) {
 		lease, entry, err := l.Log.TakeLease(ctx, t)
-		got <- answer{lease, entry}
-		return err
+		return answer{lease, entry}, err
 	})
-	if err != nil {
-		return metalog.Lease{}, metalog.Entry{}, err
-	}
-	a := <-got
-	return a.lease, a.entry, nil
+	return a.lease, a.entry, err
+}
+
+// RenewLease implements metalog.Log.
+func (l *Log) RenewLease(ctx context.Context, lease metalog.Lease, ttl time.Duration) (metalog.Lease, error) {
+	return answered(ctx, l, RenewLease, func(ctx context.Context) (metalog.Lease, error) { return l.Log.RenewLease(ctx, lease, ttl) })
+}
+
+// ReleaseLease implements metalog.Log.
+func (l *Log) ReleaseLease(ctx context.Context, lease metalog.Lease) error {
+	return l.write(ctx, ReleaseLease, func(ctx context.Context) error { return l.Log.ReleaseLease(ctx, lease) })
+}
+
+// Heartbeat implements metalog.Log.
+func (l *Log) Heartbeat(ctx context.Context, node mink.NodeID, epoch mink.NodeEpoch, applied uint64) (uint64, error) {
+	return answered(ctx, l, Heartbeat, func(ctx context.Context) (uint64, error) { return l.Log.Heartbeat(ctx, node, epoch, applied) })
+}
+
+// WriteSnapshot implements metalog.Log. The parts of a late one are made late.
+func (l *Log) WriteSnapshot(ctx context.Context, s metalog.SnapshotWrite) error {
+	return l.write(ctx, WriteSnapshot, func(ctx context.Context) error { return l.Log.WriteSnapshot(ctx, s) })
+}
+
+// Truncate implements metalog.Log.
+func (l *Log) Truncate(ctx context.Context, through uint64, lease metalog.Lease) error {
+	return l.write(ctx, Truncate, func(ctx context.Context) error { return l.Log.Truncate(ctx, through, lease) })
 }
 
 // Read implements metalog.Log.
@@ -195,18 +246,53 @@ func (l *Log) Head(ctx context.Context) (p metalog.Position, err error) {
 	return p, err
 }
 
-// Heartbeat implements metalog.Log.
-func (l *Log) Heartbeat(ctx context.Context, node mink.NodeID, epoch mink.NodeEpoch, applied uint64) (uint64, error) {
-	got := make(chan uint64, 1)
-	err := l.write(ctx, Heartbeat, func(ctx context.Context) error {
-		head, err := l.Log.Heartbeat(ctx, node, epoch, applied)
-		got <- head
+// ReadLease implements metalog.Log.
+func (l *Log) ReadLease(ctx context.Context) (lease metalog.Lease, live bool, err error) {
+	err = l.read(ctx, ReadLease, func() (err error) {
+		lease, live, err = l.Log.ReadLease(ctx)
 		return err
 	})
-	if err != nil {
-		return 0, err
+	return lease, live, err
+}
+
+// Heartbeats implements metalog.Log.
+func (l *Log) Heartbeats(ctx context.Context) (rows []metalog.HeartbeatRow, err error) {
+	err = l.read(ctx, Heartbeats, func() (err error) {
+		rows, err = l.Log.Heartbeats(ctx)
+		return err
+	})
+	return rows, err
+}
+
+// Snapshots implements metalog.Log.
+func (l *Log) Snapshots(ctx context.Context) (infos []metalog.SnapshotInfo, err error) {
+	err = l.read(ctx, Snapshots, func() (err error) {
+		infos, err = l.Log.Snapshots(ctx)
+		return err
+	})
+	return infos, err
+}
+
+// ReadSnapshot implements metalog.Log.
+func (l *Log) ReadSnapshot(ctx context.Context, index uint64) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		f := l.plan(ReadSnapshot)
+		if f != Disconnected {
+			if err := l.readFault(ctx, ReadSnapshot, f); err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+		for part, err := range l.Log.ReadSnapshot(ctx, index) {
+			if !yield(part, err) || err != nil {
+				return
+			}
+			if f == Disconnected {
+				yield(nil, l.readFault(ctx, ReadSnapshot, f))
+				return
+			}
+		}
 	}
-	return <-got, nil
 }
 
 // Close implements metalog.Log.
