@@ -42,6 +42,10 @@ type Meta interface {
 	// ReadHorizon answers the smallest Engine.ReadHorizon of all live nodes, by
 	// their heartbeats: no read anywhere uses an older view.
 	ReadHorizon(context.Context) (uint64, error)
+	// Remembered answers the metadata index below which the log cannot go back
+	// unnoticed. What a later command made deletable must stay: a log that was
+	// restored to before that command still needs it.
+	Remembered(context.Context) (uint64, error)
 }
 
 // Frame is one append: an opaque record batch that takes Span offsets from

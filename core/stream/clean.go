@@ -44,6 +44,11 @@ func (e *Engine) CleanNow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("delete objects: %w", err)
 	}
+	remembered, err := e.deps.Meta.Remembered(ctx)
+	if err != nil {
+		return fmt.Errorf("delete objects: %w", err)
+	}
+	horizon = min(horizon, remembered)
 	var due []plan.Object
 	for _, d := range waiting {
 		if d.Index <= horizon && plan.ObjectDeletable(view, d.Object.ID) {

@@ -282,3 +282,52 @@ func TestSweepDoesNotTrustAnOldView(t *testing.T) {
 		w.sameAsStore()
 	})
 }
+
+// Slots whose trim the log could still lose stay: a log that was restored to
+// before it would need them for recovery.
+func TestSlotsStayUntilTheirTrimIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		n := w.start(1)
+		s := n.open(1)
+		slots := func() int { return len(w.keys("wal/" + n.id.String())) }
+		upload := func() uint64 {
+			t.Helper()
+			w.put(s, 1, ckptFrame)
+			if err := n.UploadNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return n.meta.View().Index()
+		}
+		w.meta.Forget(n.meta.View().Index())
+		first := upload()
+		upload()
+		if got := slots(); got != 2 {
+			t.Fatalf("%d slots are left before their trims are remembered, want 2", got)
+		}
+		w.meta.Forget(first)
+		if err := n.UploadNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := slots(); got != 1 {
+			t.Errorf("%d slots are left when the first trim is remembered, want 1", got)
+		}
+		w.meta.Forget(0)
+		if err := n.UploadNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := slots(); got != 0 {
+			t.Errorf("%d slots are left when both trims are remembered", got)
+		}
+		// More trims than are noted one by one.
+		w.meta.Forget(n.meta.View().Index())
+		for range 100 {
+			upload()
+		}
+		w.meta.Forget(0)
+		upload()
+		if got := slots(); got != 0 {
+			t.Errorf("%d slots are left after many trims", got)
+		}
+	})
+}

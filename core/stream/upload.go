@@ -33,8 +33,16 @@ type uploadState struct {
 	pending   *pendingCommit // sent, outcome unknown
 	slotsGone uint64         // own slots below are deleted, in slotsLeft, or left to CleanNow
 	slotsLeft []string       // keys of own slots that could not be deleted
+	trims     []seenTrim     // of the own log, oldest first; their slots are not deleted yet
 	objectSeq atomic.Uint64  // last object id given out; shared with compaction
 }
+
+// seenTrim is the own log's trim as the view at index showed it.
+type seenTrim struct{ index, trim uint64 }
+
+// trimsMax bounds the trims that wait for the log to be remembered: more are
+// merged into the last one, whose slots then stay a little longer.
+const trimsMax = 64
 
 // pendingCommit is a command and the bulks that it covers.
 type pendingCommit struct {
@@ -409,12 +417,17 @@ func (e *Engine) uploaded(n int) {
 
 // deleteSlots removes own WAL slots below the committed trim that no range
 // names or has named: those are destroyed by metadata, now or later, and deleted
-// by CleanNow when their grace is over.
+// by CleanNow when their grace is over. A trim counts once the log is remembered up
+// to it.
 func (e *Engine) deleteSlots(ctx context.Context) error {
 	view := e.deps.Meta.View()
 	w, ok := view.WAL(e.deps.WAL.Epoch)
-	if !ok || e.uploads.slotsGone >= w.Trim && len(e.uploads.slotsLeft) == 0 {
+	if !ok {
 		return nil
+	}
+	below, err := e.rememberedTrim(ctx, view.Index(), w.Trim)
+	if err != nil || below <= e.uploads.slotsGone && len(e.uploads.slotsLeft) == 0 {
+		return err
 	}
 	destroyed := map[plan.ObjectID]bool{}
 	for d := range view.Destroyed() {
@@ -423,20 +436,48 @@ func (e *Engine) deleteSlots(ctx context.Context) error {
 		}
 	}
 	keys := e.uploads.slotsLeft
-	for seq := e.uploads.slotsGone; seq < w.Trim; seq++ {
+	for seq := e.uploads.slotsGone; seq < below; seq++ {
 		id := plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindWAL, Seq: seq}
 		_, named := view.Object(id)
 		if plan.SlotDeletable(w, seq, named) && !destroyed[id] {
 			keys = append(keys, plan.Key(w.ID, plan.KindWAL, seq))
 		}
 	}
-	e.uploads.slotsGone = w.Trim
+	e.uploads.slotsGone = max(e.uploads.slotsGone, below)
 	left, err := deleteEach(ctx, e.deps.WALStore, keys)
 	e.stats.slotsDeleted.Add(int64(len(keys) - len(left)))
 	if e.uploads.slotsLeft = left; err != nil {
 		return fmt.Errorf("delete slots of wal %s below %d: %w", w.ID, w.Trim, err)
 	}
 	return nil
+}
+
+// rememberedTrim notes the trim of a view and answers the newest one that the log
+// cannot lose unnoticed.
+func (e *Engine) rememberedTrim(ctx context.Context, index, trim uint64) (uint64, error) {
+	u := &e.uploads
+	newest := u.slotsGone
+	if n := len(u.trims); n > 0 {
+		newest = u.trims[n-1].trim
+	}
+	if trim > newest {
+		if len(u.trims) == trimsMax {
+			u.trims = u.trims[:trimsMax-1]
+		}
+		u.trims = append(u.trims, seenTrim{index, trim})
+	}
+	if len(u.trims) == 0 {
+		return u.slotsGone, nil
+	}
+	remembered, err := e.deps.Meta.Remembered(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("delete slots of wal %s: %w", e.deps.WAL, err)
+	}
+	below := u.slotsGone
+	for len(u.trims) > 0 && u.trims[0].index <= remembered {
+		below, u.trims = u.trims[0].trim, u.trims[1:]
+	}
+	return below, nil
 }
 
 // deleteEach deletes all that it can and answers which keys may still be there,

@@ -33,6 +33,7 @@ type Meta struct {
 		observe  func(op string, s *plantest.State)
 		lagging  uint64 // ReadHorizon answers at most this; 0: no limit
 		horizons map[mink.NodeEpoch]func() uint64
+		forgets  uint64 // Remembered answers at most this; 0: the head
 		proposed map[string]int
 	}
 	now func() time.Time
@@ -76,6 +77,13 @@ func (m *Meta) Lag(index uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.lagging = index
+}
+
+// Forget makes Remembered answer at most index; 0: the head.
+func (m *Meta) Forget(index uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.forgets = index
 }
 
 // Proposals is how many commands of a kind were proposed.
@@ -256,6 +264,16 @@ func (m *Meta) ReadHorizon(ctx context.Context) (uint64, error) {
 		index = min(index, horizon())
 	}
 	return index, ctx.Err()
+}
+
+// Remembered implements stream.Meta.
+func (m *Meta) Remembered(ctx context.Context) (uint64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.forgets > 0 {
+		return min(m.mu.forgets, m.mu.state.Index), ctx.Err()
+	}
+	return m.mu.state.Index, ctx.Err()
 }
 
 // view implements stream.View over a state that no longer changes.
