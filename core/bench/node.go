@@ -21,6 +21,7 @@ import (
 	"github.com/mink-project/mink/core/kafka"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/sqllog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
 	"github.com/mink-project/mink/core/schema"
@@ -109,7 +110,7 @@ func runNode(ctx context.Context, dir, kafkaListen string, latency fault.Latency
 func objectsOf(dir string) string { return filepath.Join(dir, "objects") }
 
 func serveNode(ctx context.Context, store *slowStore, log metalog.Log, kafkaListen string, logger *slog.Logger) error {
-	replica, err := metalog.Open(ctx, log, metalog.Default(), logger)
+	replica, head, err := storehead.Open(ctx, storehead.Deps{Objects: store, WALStore: store, Log: log, Logger: logger}, metalog.Default(), "")
 	if err != nil {
 		return err
 	}
@@ -138,11 +139,11 @@ func serveNode(ctx context.Context, store *slowStore, log metalog.Log, kafkaList
 	ncfg.KafkaAddress = listener.Addr().String()
 	ncfg.Stream = stream.Default(store.Capabilities(), 0)
 	var c *coordinator.Coordinator
-	b.node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Objects: store, WALStore: store, Registered: func() { c.Wake() }, Logger: logger})
+	b.node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Registered: func() { c.Wake() }, Logger: logger})
 	if err != nil {
 		return err
 	}
-	c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: b.node.Self, Logger: logger})
+	c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: b.node.Self, Logger: logger})
 	if err != nil {
 		return err
 	}

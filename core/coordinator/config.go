@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -59,6 +60,7 @@ func (c Config) Validate() error {
 type Deps struct {
 	Meta     *metalog.Replica
 	Log      metalog.Log
+	Head     *storehead.Keeper
 	WALStore objstore.Store
 	// Self answers this node's identity; epoch 0 while it is not registered, and
 	// then the coordinator does nothing.

@@ -1,7 +1,8 @@
 // Package coordinator is what the holder of the lease does for the cluster:
 // it seals silent nodes, recovers dead write-ahead logs, gives buckets without a
 // leader to live nodes, makes and drops automatic partitions, expires what has
-// an age, and writes the metadata's state image.
+// an age, writes the metadata's state image, and keeps the object store's memory
+// of their head.
 //
 // Every command it proposes carries the lease epoch or is harmless when sent
 // twice, so that a holder that was replaced without noticing changes nothing.
@@ -37,6 +38,7 @@ type Coordinator struct {
 	tick     *loop.Loop
 	recovery *loop.Loop
 	snapshot *loop.Loop
+	head     *loop.Loop
 
 	mu struct {
 		sync.Mutex
@@ -60,13 +62,14 @@ func New(cfg Config, deps Deps) (*Coordinator, error) {
 	c.tick = loop.New("coordinator tick", cfg.Tick, c.logger, c.runTick)
 	c.recovery = loop.New("wal recovery", cfg.Tick, c.logger, c.runRecovery)
 	c.snapshot = loop.New("metadata snapshot", cfg.SnapshotInterval, c.logger, c.runSnapshot)
+	c.head = loop.New("metadata head", cfg.LeaseTTL, c.logger, c.keepHead)
 	return c, nil
 }
 
 // Run coordinates until ctx is done, then gives the lease back.
 func (c *Coordinator) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	for _, l := range []*loop.Loop{c.lease, c.tick, c.recovery, c.snapshot} {
+	for _, l := range []*loop.Loop{c.lease, c.tick, c.recovery, c.snapshot, c.head} {
 		g.Go(func() error { return l.Run(gctx) })
 	}
 	g.Go(func() error { return c.watch(gctx) })
@@ -90,7 +93,7 @@ const releaseTimeout = 5 * time.Second
 
 // Loops answers the status of the coordinator's loops.
 func (c *Coordinator) Loops() []loop.Status {
-	return []loop.Status{c.lease.Status(), c.tick.Status(), c.recovery.Status(), c.snapshot.Status()}
+	return []loop.Status{c.lease.Status(), c.tick.Status(), c.recovery.Status(), c.snapshot.Status(), c.head.Status()}
 }
 
 // Leading reports whether this node held the lease when it last looked.
@@ -199,6 +202,7 @@ func (c *Coordinator) keepLease(ctx context.Context) error {
 	c.logger.Info("holds the coordinator lease", "node", node, "epoch", epoch, "lease", l.Epoch)
 	c.tick.Trigger()
 	c.recovery.Trigger()
+	c.head.Trigger()
 	return nil
 }
 
@@ -241,6 +245,19 @@ func (c *Coordinator) propose(ctx context.Context, commands ...*clusterpb.Comman
 	return errors.Join(errs...)
 }
 
+// keepHead tells the object store how far the metadata are.
+func (c *Coordinator) keepHead(ctx context.Context) error {
+	if _, ok := c.held(); !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
+	defer cancel()
+	if err := c.deps.Head.Keep(ctx); err != nil {
+		return fmt.Errorf("keep the metadata's head on the object store: %w", err)
+	}
+	return nil
+}
+
 // snapshotTimeout bounds the writing and reading back of a state image: hundreds
 // of MB.
 const snapshotTimeout = 10 * time.Minute
@@ -267,6 +284,11 @@ func (c *Coordinator) runSnapshot(ctx context.Context) error {
 	}
 	if _, err := c.deps.Meta.SnapshotNow(ctx, l); err != nil {
 		return fmt.Errorf("write a metadata snapshot: %w", err)
+	}
+	// The head first: a store that remembers a truncated entry could not tell
+	// whether the log ever had it.
+	if err := c.deps.Head.Keep(ctx); err != nil {
+		return fmt.Errorf("truncate the metadata log: %w", err)
 	}
 	if _, err := c.deps.Meta.TruncateNow(ctx, l); err != nil {
 		return fmt.Errorf("truncate the metadata log: %w", err)

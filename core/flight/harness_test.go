@@ -26,6 +26,7 @@ import (
 	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/memlog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet"
@@ -112,7 +113,7 @@ func newWorld(t *testing.T, change ...func(*flight.Config)) *world {
 		}
 	}
 	log, store := memlog.New(), memstore.New(memstore.Config{})
-	replica, err := metalog.Open(ctx, log, metalog.Default(), logger)
+	replica, head, err := storehead.Open(ctx, storehead.Deps{Objects: store, WALStore: store, Log: log, Logger: logger}, metalog.Default(), "")
 	must(err)
 	b := &backend{}
 	cfg := flight.Default()
@@ -127,9 +128,9 @@ func newWorld(t *testing.T, change ...func(*flight.Config)) *world {
 	ncfg := node.Default()
 	ncfg.Stream = stream.Default(store.Capabilities(), 256<<20)
 	ncfg.FlightAddress = srv.Addr().String()
-	b.Node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Objects: store, WALStore: store, Logger: logger})
+	b.Node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Logger: logger})
 	must(err)
-	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: b.Self, Logger: logger})
+	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: b.Self, Logger: logger})
 	must(err)
 	b.coordinator = co
 

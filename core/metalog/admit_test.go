@@ -61,7 +61,7 @@ func TestALateSealMarksNobody(t *testing.T) {
 		down.Store(false)
 		propose(t, a, allocate())
 		time.Sleep(time.Minute)
-		_, err = b.Heartbeat(t.Context())
+		_, err = b.Heartbeat(t.Context(), 0)
 		check(t, err)
 		check(t, b.WaitApplied(t.Context(), a.View().Index()))
 		marksAreSeals(t, inner, b.View())
@@ -82,7 +82,7 @@ func TestASealUnderTheLeaseOfAnEarlierEpoch(t *testing.T) {
 		register(t, a, 1)
 		_, err = a.Propose(t.Context(), seal(eb, lease.Epoch))
 		wantErr(t, err, mink.ErrConflict)
-		_, err = b.Heartbeat(t.Context())
+		_, err = b.Heartbeat(t.Context(), 0)
 		check(t, err)
 		marksAreSeals(t, log, a.View())
 	})
@@ -99,7 +99,7 @@ func TestARefusedRegistrationMarksNobody(t *testing.T) {
 			Node: 1, Nonce: nonces.Add(1), FeatureLevel: 1, Rack: strings.Repeat("r", 5000),
 		})
 		wantErr(t, err, mink.ErrInvalid)
-		_, err = a.Heartbeat(t.Context())
+		_, err = a.Heartbeat(t.Context(), 0)
 		check(t, err)
 		propose(t, a, allocate())
 		marksAreSeals(t, log, a.View())
@@ -140,7 +140,7 @@ func TestAnOvertakenRegistrationIsTheLoser(t *testing.T) {
 			if n, _ := holder.View().Node(2); n.Epoch != second || n.Sealed {
 				t.Errorf("node 2 is at epoch %d (sealed %t), the winner registered epoch %d", n.Epoch, n.Sealed, second)
 			}
-			_, err = winner.Heartbeat(t.Context())
+			_, err = winner.Heartbeat(t.Context(), 0)
 			check(t, err)
 			marksAreSeals(t, log, holder.View())
 		})

@@ -170,18 +170,18 @@ func (r *Replica) WaitApplied(ctx context.Context, index uint64) error {
 	}
 }
 
-// Heartbeat renews this node epoch's row with its applied index and answers the
-// log's head: reads may rely on the heartbeat once that index is applied.
+// Heartbeat renews this node epoch's row with the index that it reports, and
+// answers the log's head: reads may rely on the heartbeat once that is applied.
 // mink.ErrFenced when the row is marked or gone; the view has applied by then what
 // the log says of it.
-func (r *Replica) Heartbeat(ctx context.Context) (head uint64, err error) {
+func (r *Replica) Heartbeat(ctx context.Context, applied uint64) (head uint64, err error) {
 	node, epoch := r.Self()
 	if epoch == 0 {
 		return 0, errNotRegistered
 	}
 	hctx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
 	defer cancel()
-	head, err = r.log.Heartbeat(hctx, node, epoch, r.Applied().Index)
+	head, err = r.log.Heartbeat(hctx, node, epoch, applied)
 	switch {
 	case errors.Is(err, mink.ErrFenced):
 		if serr := r.sync(ctx); serr != nil {

@@ -285,7 +285,7 @@ func TestRegisterUnderFaults(t *testing.T) {
 			time.Sleep(time.Second) // virtual: what is late lands
 			// The epoch that was answered is the one whose heartbeat works.
 			for {
-				_, err := r.Heartbeat(t.Context())
+				_, err := r.Heartbeat(t.Context(), 0)
 				if err == nil {
 					break
 				}
@@ -315,10 +315,10 @@ func TestSealedReplicaIsFenced(t *testing.T) {
 		check(t, err)
 		_, err = b.Propose(t.Context(), seal(ea, lease.Epoch+7))
 		wantErr(t, err, metalog.ErrLeaseLost)
-		_, err = a.Heartbeat(t.Context())
+		_, err = a.Heartbeat(t.Context(), 0)
 		check(t, err)
 		propose(t, b, seal(ea, lease.Epoch))
-		_, err = a.Heartbeat(t.Context())
+		_, err = a.Heartbeat(t.Context(), 0)
 		wantErr(t, err, mink.ErrFenced)
 		_, err = a.Propose(t.Context(), allocate())
 		wantErr(t, err, mink.ErrFenced)
@@ -356,7 +356,7 @@ func TestLeaseAndHeartbeatInVirtualTime(t *testing.T) {
 			if _, held := errors.AsType[*metalog.LeaseHeldError](err); !held {
 				t.Fatalf("taking a renewed lease: %v", err)
 			}
-			_, err = b.Heartbeat(t.Context())
+			_, err = b.Heartbeat(t.Context(), 0)
 			check(t, err)
 		}
 		rows, err := log.Heartbeats(t.Context())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -75,7 +76,8 @@ func (c Config) Validate() error {
 // Deps is what a node works on. The node closes none of it.
 type Deps struct {
 	Meta     *metalog.Replica // Run by the node's owner
-	Log      metalog.Log      // for heartbeats
+	Log      metalog.Log
+	Head     *storehead.Keeper // what Objects remembers of Log
 	Objects  objstore.Store
 	WALStore objstore.Store
 	// Registered, when set, is called after every registration of this node.

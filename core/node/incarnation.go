@@ -35,6 +35,7 @@ type incarnation struct {
 	heartbeat *loop.Loop
 	retention *loop.Loop
 	groups    *groupCommits
+	rowless   chan struct{} // told once when the database has lost this epoch's row
 }
 
 func (n *Node) runIncarnation(ctx context.Context) error {
@@ -129,11 +130,11 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 		return nil, fmt.Errorf("register node %d: %w", n.cfg.NodeID, err)
 	}
 	n.last = epoch
-	inc := &incarnation{node: n, epoch: epoch, nonce: nonce, since: time.Now()}
+	inc := &incarnation{node: n, epoch: epoch, nonce: nonce, since: time.Now(), rowless: make(chan struct{}, 1)}
 	inc.engine, err = stream.New(n.cfg.Stream, stream.Deps{
 		Objects: n.deps.Objects, WALStore: n.deps.WALStore,
 		WAL:    plan.WALID{Node: n.cfg.NodeID, Epoch: epoch, Nonce: nonce},
-		Meta:   meta{replica: n.deps.Meta, log: n.deps.Log},
+		Meta:   meta{replica: n.deps.Meta, log: n.deps.Log, head: n.deps.Head},
 		Folder: tablet.Folder{},
 		Logger: n.logger.With("epoch", epoch),
 	})
@@ -196,14 +197,21 @@ func (inc *incarnation) resign(ctx context.Context) {
 // resignTimeout bounds what a stopping node waits for the metadata log.
 const resignTimeout = 5 * time.Second
 
-// beat is one heartbeat. A refused one is not handled here: the seal shows in
-// the view, where watchSeal sees it with its reason.
+// beat is one heartbeat. A refused one shows in the view as a seal, where
+// watchSeal sees it with its reason. When it does not, the database has lost this
+// epoch's row: nobody would notice its silence any more, so it ends.
 func (inc *incarnation) beat(ctx context.Context) error {
 	n := inc.node
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/4)
 	defer cancel()
-	head, err := n.deps.Log.Heartbeat(ctx, n.cfg.NodeID, inc.epoch, inc.engine.ReadHorizon())
+	head, err := n.deps.Meta.Heartbeat(ctx, inc.engine.ReadHorizon())
 	if errors.Is(err, mink.ErrFenced) {
+		if w, ok := n.View().WAL(inc.epoch); ok && !w.Sealed {
+			select {
+			case inc.rowless <- struct{}{}:
+			default:
+			}
+		}
 		return nil
 	}
 	if err != nil {
@@ -212,7 +220,8 @@ func (inc *incarnation) beat(ctx context.Context) error {
 	return n.WaitApplied(ctx, head)
 }
 
-// watchSeal ends the incarnation when the view shows that its epoch is sealed.
+// watchSeal ends the incarnation when the view shows that its epoch is sealed, or
+// when its heartbeats are refused although it is not.
 func (inc *incarnation) watchSeal(ctx context.Context) error {
 	n := inc.node
 	for {
@@ -226,6 +235,8 @@ func (inc *incarnation) watchSeal(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-inc.rowless:
+			return fmt.Errorf("node epoch %d: the metadata database has no live heartbeat row of it, and no seal: it was changed by hand or not restored whole: %w", inc.epoch, mink.ErrFenced)
 		case <-n.deps.Meta.Changed(view.Index()):
 		}
 	}

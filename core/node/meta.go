@@ -7,6 +7,7 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/stream/plan"
 )
@@ -15,6 +16,7 @@ import (
 type meta struct {
 	replica *metalog.Replica
 	log     metalog.Log
+	head    *storehead.Keeper
 }
 
 var _ stream.Meta = meta{}
@@ -53,6 +55,8 @@ func (m meta) ReadHorizon(ctx context.Context) (uint64, error) {
 	}
 	return horizon, nil
 }
+
+func (m meta) Remembered(ctx context.Context) (uint64, error) { return m.head.Covered(ctx) }
 
 func (m meta) propose(ctx context.Context, c *clusterpb.Command) error {
 	results, err := m.replica.Propose(ctx, c)

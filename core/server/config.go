@@ -43,6 +43,8 @@ type Config struct {
 	StorageURI string `koanf:"storage_uri" doc:"Object store: file://PATH; empty: a directory in data_dir." secret:"url"`
 	WALURI     string `koanf:"wal_uri" doc:"Object store of the write-ahead log, when it has one of its own; empty: storage_uri." secret:"url"`
 
+	AcceptMetadata string `koanf:"accept_metadata" doc:"Token from the message of a start that was refused because metadata database and object store do not fit: accept that mismatch, and what it loses, once. Later ones have other tokens."`
+
 	LogLevel  string `koanf:"log_level" doc:"debug, info, warn or error."`
 	LogFormat string `koanf:"log_format" doc:"text, json, or auto: text on a terminal."`
 

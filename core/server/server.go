@@ -19,6 +19,7 @@ import (
 	"github.com/mink-project/mink/core/kafka"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/sqllog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
 	"github.com/mink-project/mink/core/stream"
@@ -46,6 +47,7 @@ type parts struct {
 	wal         objstore.Store
 	log         metalog.Log
 	replica     *metalog.Replica
+	head        *storehead.Keeper
 	node        *node.Node
 	coordinator *coordinator.Coordinator
 	ops         *ops.Server
@@ -100,8 +102,9 @@ func (p *parts) openStorage(ctx context.Context) (err error) {
 	}
 	mcfg := metalog.Default()
 	mcfg.FeatureLevel, mcfg.WriterVersion = featureLevel, Version
-	if p.replica, err = metalog.Open(ctx, p.log, mcfg, p.logger); err != nil {
-		return fmt.Errorf("metadata database %s: %w", redactURL(p.cfg.metaURL()), err)
+	p.replica, p.head, err = storehead.Open(ctx, storehead.Deps{Objects: p.objects, WALStore: p.wal, Log: p.log, Logger: p.logger}, mcfg, p.cfg.AcceptMetadata)
+	if err != nil {
+		return fmt.Errorf("metadata database %s, object store %s: %w", redactURL(p.cfg.metaURL()), redactURL(p.cfg.storageURI()), err)
 	}
 	return nil
 }
@@ -150,7 +153,7 @@ func (p *parts) buildNode() (err error) {
 	ncfg.GroupCommitInterval = time.Duration(p.cfg.GroupCommitInterval)
 	ncfg.Stream = scfg
 	p.node, err = node.New(ncfg, node.Deps{
-		Meta: p.replica, Log: p.log, Objects: p.objects, WALStore: p.wal,
+		Meta: p.replica, Log: p.log, Head: p.head, Objects: p.objects, WALStore: p.wal,
 		Registered: func() { p.coordinator.Wake() },
 		Stuck:      func(epoch mink.NodeEpoch) bool { return p.coordinator.Stuck(epoch) },
 		Logger:     p.logger,
@@ -166,7 +169,7 @@ func (p *parts) buildNode() (err error) {
 	ccfg.GroupOffsetsRetention = time.Duration(p.cfg.GroupOffsetsRetention)
 	ccfg.WALWindow = scfg.WALWindow
 	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{
-		Meta: p.replica, Log: p.log, WALStore: p.wal, Self: p.node.Self, Stopped: p.node.Look, Logger: p.logger,
+		Meta: p.replica, Log: p.log, Head: p.head, WALStore: p.wal, Self: p.node.Self, Stopped: p.node.Look, Logger: p.logger,
 	})
 	return err
 }
@@ -270,9 +273,23 @@ func (p *parts) run(ctx context.Context, ready func(Addresses)) error {
 	err = errors.Join(err, out.Wait())
 	stopMiddle()
 	err = errors.Join(err, mid.Wait())
+	p.keepHead(inner)
 	stopInner()
 	return errors.Join(err, in.Wait())
 }
+
+// keepHead leaves on the store what the drained node knew: a database that is
+// restored between this end and the next start is noticed then.
+func (p *parts) keepHead(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	if err := p.head.Keep(ctx); err != nil {
+		p.logger.Warn("the object store does not remember the last metadata entries", "error", err)
+	}
+}
+
+// keepTimeout bounds what a stopping node waits for the store.
+const keepTimeout = 5 * time.Second
 
 // serve opens the ports to clients once the node is ready, and returns when ctx
 // is done.

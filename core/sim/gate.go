@@ -220,16 +220,7 @@ func (s *gatedStore) DeleteBatch(ctx context.Context, keys []string) (objstore.D
 // gatedLog is a process's way to the metadata database.
 type gatedLog struct {
 	metalog.Log
-	gate    *gate
-	stalled *stall // for the calls that faultlog lets through
-}
-
-func (l *gatedLog) hang(ctx context.Context, write bool) error {
-	if l.stalled.holds(write) {
-		<-ctx.Done()
-		return fmt.Errorf("stalled: %w: %w", mink.ErrUnavailable, ctx.Err())
-	}
-	return nil
+	gate *gate
 }
 
 func (l *gatedLog) Close() error { return nil }
@@ -251,16 +242,10 @@ func (l *gatedLog) Head(ctx context.Context) (metalog.Position, error) {
 }
 
 func (l *gatedLog) WriteSnapshot(ctx context.Context, s metalog.SnapshotWrite) error {
-	if err := l.hang(ctx, true); err != nil {
-		return err
-	}
 	return l.gate.do(ctx, lostTransaction, func(ctx context.Context) error { return l.Log.WriteSnapshot(ctx, s) })
 }
 
 func (l *gatedLog) Snapshots(ctx context.Context) ([]metalog.SnapshotInfo, error) {
-	if err := l.hang(ctx, false); err != nil {
-		return nil, err
-	}
 	return gated(ctx, l.gate, lostQuery, l.Log.Snapshots)
 }
 
@@ -279,9 +264,6 @@ func (l *gatedLog) ReadSnapshot(ctx context.Context, index uint64) iter.Seq2[[]b
 }
 
 func (l *gatedLog) Truncate(ctx context.Context, through uint64, lease metalog.Lease) error {
-	if err := l.hang(ctx, true); err != nil {
-		return err
-	}
 	return l.gate.do(ctx, lostTransaction, func(ctx context.Context) error { return l.Log.Truncate(ctx, through, lease) })
 }
 
@@ -298,23 +280,14 @@ func (l *gatedLog) TakeLease(ctx context.Context, t metalog.TakeLease) (metalog.
 }
 
 func (l *gatedLog) RenewLease(ctx context.Context, lease metalog.Lease, ttl time.Duration) (metalog.Lease, error) {
-	if err := l.hang(ctx, true); err != nil {
-		return metalog.Lease{}, err
-	}
 	return gated(ctx, l.gate, lostTransaction, func(ctx context.Context) (metalog.Lease, error) { return l.Log.RenewLease(ctx, lease, ttl) })
 }
 
 func (l *gatedLog) ReleaseLease(ctx context.Context, lease metalog.Lease) error {
-	if err := l.hang(ctx, true); err != nil {
-		return err
-	}
 	return l.gate.do(ctx, lostTransaction, func(ctx context.Context) error { return l.Log.ReleaseLease(ctx, lease) })
 }
 
 func (l *gatedLog) ReadLease(ctx context.Context) (metalog.Lease, bool, error) {
-	if err := l.hang(ctx, false); err != nil {
-		return metalog.Lease{}, false, err
-	}
 	type answer struct {
 		lease metalog.Lease
 		live  bool
@@ -331,8 +304,5 @@ func (l *gatedLog) Heartbeat(ctx context.Context, node mink.NodeID, epoch mink.N
 }
 
 func (l *gatedLog) Heartbeats(ctx context.Context) ([]metalog.HeartbeatRow, error) {
-	if err := l.hang(ctx, false); err != nil {
-		return nil, err
-	}
 	return gated(ctx, l.gate, lostQuery, l.Log.Heartbeats)
 }

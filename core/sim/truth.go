@@ -12,6 +12,7 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -71,6 +72,50 @@ func (t *Truth) Look() {
 	}
 	t.streams()
 	t.objects()
+	t.head()
+	t.marks()
+}
+
+// head checks that the log holds what the store remembers of it.
+func (t *Truth) head() {
+	r, err := t.world.objects.GetRange(context.Background(), objstore.GetRangeRequest{Key: storehead.Key, Length: -1})
+	if errors.Is(err, objstore.ErrNotExist) {
+		return // no process has come that far
+	}
+	h, err := storehead.Decode(r.Data)
+	if err != nil {
+		t.world.Broken("%s: %v", storehead.Key, err)
+		return
+	}
+	t.read() // it may be newer than the last look
+	if h.Index > 0 && (h.Index > uint64(len(t.history)) || t.history[h.Index-1].Position() != h.Position) {
+		t.world.Broken("the store remembers the log at %s, which has %d entries", h.Position, len(t.history))
+	}
+}
+
+// marks checks that a node epoch's heartbeats are refused exactly when the state
+// says that it is sealed.
+func (t *Truth) marks() {
+	before := t.state
+	rows, err := t.world.log.Heartbeats(context.Background())
+	if err != nil {
+		t.world.Broken("list heartbeats: %v", err)
+		return
+	}
+	t.read()
+	alive := map[mink.NodeEpoch]bool{}
+	for _, r := range rows {
+		alive[r.Epoch] = !r.Marked
+		if w, ok := t.state.WAL(r.Epoch); r.Marked && ok && !w.Sealed {
+			t.world.Broken("the heartbeats of node %d epoch %d are refused, and it is not sealed", r.Node, r.Epoch)
+		}
+	}
+	for w := range before.WALs() {
+		now, _ := t.state.WAL(w.ID.Epoch)
+		if w.Sealed && alive[w.ID.Epoch] || !now.Sealed && !alive[w.ID.Epoch] {
+			t.world.Broken("node epoch %d is sealed %t, its heartbeats are taken: %t", w.ID.Epoch, now.Sealed, alive[w.ID.Epoch])
+		}
+	}
 }
 
 func (t *Truth) read() {
@@ -143,7 +188,7 @@ func (t *Truth) objects() {
 // Garbage lists what is on the store and that nothing names: besides the
 // tombstones that close recovered logs, and probes.
 func (t *Truth) Garbage() []string {
-	named := map[string]bool{}
+	named := map[string]bool{storehead.Key: true}
 	for o := range t.state.Objects() {
 		named[o.Key()] = true
 	}

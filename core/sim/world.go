@@ -17,6 +17,7 @@ import (
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/faultlog"
 	"github.com/mink-project/mink/core/metalog/memlog"
+	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/stream/plan"
@@ -188,6 +189,7 @@ type Process struct {
 		node        *node.Node // nil until it has read the metadata
 		coordinator *coordinator.Coordinator
 		replica     *metalog.Replica
+		head        *storehead.Keeper
 		err         error // how it ended
 	}
 }
@@ -234,7 +236,7 @@ func (unclosed) Close() error { return nil }
 func (w *World) metaPlan(seed uint64) func(faultlog.Op) faultlog.Fault {
 	random := faultlog.Random(seed, w.cfg.MetaFaults, faultlog.Refused, faultlog.LostResponse, faultlog.LostResponse, faultlog.Disconnected, faultlog.Late)
 	return func(op faultlog.Op) faultlog.Fault {
-		if w.stalled.holds(op != faultlog.Read && op != faultlog.Head) {
+		if w.stalled.holds(op.Writes()) {
 			return faultlog.Stalled
 		}
 		return random(op)
@@ -253,7 +255,7 @@ func (p *Process) run(hard, soft context.Context) error {
 	if wrap := p.world.cfg.Log; wrap != nil {
 		log = wrap(log)
 	}
-	log = &gatedLog{log, p.meta, &p.world.stalled}
+	log = &gatedLog{log, p.meta}
 	if err := p.build(soft, store, log); err != nil {
 		return err
 	}
@@ -273,6 +275,9 @@ func (p *Process) run(hard, soft context.Context) error {
 	})
 	mid.Go(func() { errs[2] = p.mu.coordinator.Run(middle) })
 	mid.Wait()
+	last, cancel := context.WithTimeout(inner, time.Second)
+	defer cancel()
+	_ = p.mu.head.Keep(last) // whoever comes next does it
 	stopInner()
 	in.Wait()
 	return errors.Join(errs[:]...)
@@ -287,12 +292,14 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 		w.cfg.Meta(&mcfg)
 	}
 	var replica *metalog.Replica
+	var head *storehead.Keeper
 	for {
 		var err error
-		if replica, err = metalog.Open(ctx, log, mcfg, logger); err == nil {
+		replica, head, err = storehead.Open(ctx, storehead.Deps{Objects: store, WALStore: store, Log: log, Logger: logger}, mcfg, "")
+		if err == nil {
 			break
 		}
-		if ctx.Err() != nil || !errors.Is(err, mink.ErrUnavailable) && !errors.Is(err, mink.ErrUnknownOutcome) && !errors.Is(err, context.DeadlineExceeded) {
+		if ctx.Err() != nil || !passing(err) {
 			return err
 		}
 		select { // as a supervisor starts a process again
@@ -310,7 +317,7 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	}
 	var c *coordinator.Coordinator
 	n, err := node.New(ncfg, node.Deps{
-		Meta: replica, Log: log, Objects: store, WALStore: store,
+		Meta: replica, Log: log, Head: head, Objects: store, WALStore: store,
 		Registered: func() { c.Wake() },
 		Stuck:      func(epoch mink.NodeEpoch) bool { return c.Stuck(epoch) },
 		Logger:     logger,
@@ -324,13 +331,21 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	if w.cfg.Coordinator != nil {
 		w.cfg.Coordinator(&ccfg)
 	}
-	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, WALStore: store, Self: n.Self, Stopped: n.Look, Logger: logger}); err != nil {
+	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: n.Self, Stopped: n.Look, Logger: logger}); err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.node, p.mu.coordinator, p.mu.replica = n, c, replica
+	p.mu.node, p.mu.coordinator, p.mu.replica, p.mu.head = n, c, replica, head
 	return nil
+}
+
+// passing errors end a start that its supervisor repeats.
+func passing(err error) bool {
+	return slices.ContainsFunc([]error{
+		mink.ErrUnavailable, mink.ErrUnknownOutcome, context.DeadlineExceeded, metalog.ErrHeadMoved,
+		objstore.ErrUnavailable, objstore.ErrThrottled, objstore.ErrUnknownOutcome, objstore.ErrConflict, objstore.ErrAlreadyExists,
+	}, func(class error) bool { return errors.Is(err, class) })
 }
 
 // smallStream does in seconds what a node does in hours.
