@@ -8,11 +8,14 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/fault"
 	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/core/schema"
@@ -41,9 +44,11 @@ type run struct {
 }
 
 type table struct {
-	id   mink.TableID
-	name string
-	refs []mink.BucketRef
+	id          mink.TableID
+	name        string
+	refs        []mink.BucketRef
+	partitioned bool
+	partitions  []mink.PartitionID // oldest first, of a partitioned table
 }
 
 func newRun(t testing.TB, cfg Config, nodes int) *run {
@@ -96,7 +101,7 @@ func (r *run) ensure(what string, f func(context.Context, *Process) error) {
 	r.Broken("%s does not succeed: %v; processes: %v", what, last, states)
 }
 
-func (r *run) createTable(buckets int32, options map[string]string) {
+func (r *run) createTable(buckets int32, options map[string]string, partitionKeys ...string) {
 	r.number++
 	name := fmt.Sprintf("t%d", r.number)
 	var id mink.TableID
@@ -115,6 +120,7 @@ func (r *run) createTable(buckets int32, options map[string]string) {
 			}
 			d.Options[k] = v
 		}
+		d.PartitionKeys = append(d.PartitionKeys, partitionKeys...)
 		t, err := p.Node().CreateTable(ctx, d, true)
 		if err == nil {
 			id = t.ID
@@ -122,11 +128,9 @@ func (r *run) createTable(buckets int32, options map[string]string) {
 		return err
 	})
 	r.truth.Look()
-	tab := table{id: id, name: name}
+	tab := table{id: id, name: name, partitioned: len(partitionKeys) > 0}
 	for p := range r.truth.State().Partitions(id) {
-		for i := range p.Streams {
-			tab.refs = append(tab.refs, mink.BucketRef{Table: id, Partition: p.ID, Index: int32(i)})
-		}
+		tab.refs = append(tab.refs, bucketsOf(p)...)
 	}
 	for _, ref := range tab.refs {
 		if ttl := options["log_ttl"]; ttl != "" {
@@ -144,6 +148,86 @@ func (r *run) createTable(buckets int32, options map[string]string) {
 	r.tables = append(r.tables, tab)
 }
 
+func bucketsOf(p *cluster.Partition) (refs []mink.BucketRef) {
+	for i := range p.Streams {
+		refs = append(refs, mink.BucketRef{Table: p.Table, Partition: p.ID, Index: int32(i)})
+	}
+	return refs
+}
+
+// partitionedTable is one that still exists, nil when none does.
+func (r *run) partitionedTable() *table {
+	for i := range r.tables {
+		if r.tables[i].partitioned {
+			return &r.tables[i]
+		}
+	}
+	return nil
+}
+
+// createPartition makes one more partition of the partitioned table.
+func (r *run) createPartition() {
+	t := r.partitionedTable()
+	if t == nil {
+		return
+	}
+	r.number++
+	values := []string{fmt.Sprintf("p%d", r.number)}
+	var made *cluster.Partition
+	r.ensure("create partition", func(ctx context.Context, p *Process) (err error) {
+		made, err = p.Node().EnsurePartition(ctx, t.id, values)
+		return err
+	})
+	if made == nil {
+		return // said so
+	}
+	t.partitions = append(t.partitions, made.ID)
+	for _, ref := range bucketsOf(made) {
+		t.refs = append(t.refs, ref)
+		r.produce(ref, true)
+	}
+}
+
+// dropPartition drops the oldest partition of the partitioned table, at once or
+// closed first, as the coordinator does, and a while later.
+func (r *run) dropPartition() {
+	t := r.partitionedTable()
+	if t == nil || len(t.partitions) < 2 {
+		return
+	}
+	table, id := t.id, t.partitions[0]
+	t.partitions = t.partitions[1:]
+	t.refs = slices.DeleteFunc(t.refs, func(ref mink.BucketRef) bool {
+		if ref.Partition == id {
+			r.model.Dropped(ref)
+		}
+		return ref.Partition == id
+	})
+	if r.rng.IntN(2) == 0 {
+		r.ensure("close partition", func(ctx context.Context, p *Process) error {
+			results, err := p.Node().Propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_ClosePartition{
+				ClosePartition: &clusterpb.ClosePartition{Table: int64(table), Partition: int64(id)},
+			}})
+			if err != nil {
+				return err
+			}
+			return cluster.ResultError(results[0])
+		})
+		r.truth.Look()
+		if p, ok := r.truth.State().Partition(id); !ok || !p.Closed {
+			r.Broken("partition %d was closed and is not", id)
+		}
+		time.Sleep(time.Duration(r.rng.Int64N(int64(3 * time.Second))))
+	}
+	r.ensure("drop partition", func(ctx context.Context, p *Process) error {
+		return p.Node().DropPartition(ctx, table, id, true)
+	})
+	r.truth.Look()
+	if _, ok := r.truth.State().Partition(id); ok {
+		r.Broken("partition %d was dropped and is still there", id)
+	}
+}
+
 func (r *run) produce(ref mink.BucketRef, idempotent bool) {
 	r.number++
 	kind := "plain"
@@ -159,7 +243,7 @@ func (r *run) produce(ref mink.BucketRef, idempotent bool) {
 }
 
 func (r *run) dropTable() {
-	if len(r.tables) < 3 {
+	if len(r.tables) < 4 { // those of the beginning stay
 		return
 	}
 	t := r.tables[len(r.tables)-1]
@@ -173,7 +257,7 @@ func (r *run) dropTable() {
 func (r *run) alterTable() {
 	t := r.tables[r.rng.IntN(len(r.tables))]
 	ttl := 20 + r.rng.IntN(20)
-	if t.id == r.tables[0].id {
+	if t.id == r.tables[0].id || t.partitioned {
 		return // keeps everything
 	}
 	for _, ref := range t.refs {
@@ -213,7 +297,7 @@ func (r *run) breakSomething() {
 	}
 	p := procs[r.rng.IntN(len(procs))]
 	delay := time.Duration(r.rng.Int64N(int64(2 * time.Second)))
-	step := r.rng.IntN(13)
+	step := r.rng.IntN(15)
 	r.cfg.Logger.Info("chaos", "step", step, "node", p.ID)
 	switch step {
 	case 0, 1, 2:
@@ -252,6 +336,10 @@ func (r *run) breakSomething() {
 		p.PauseMetadata()
 		r.later(delay, func() { r.Start(p.ID) })
 		r.later(delay+time.Duration(r.rng.Int64N(int64(10*time.Second))), p.Resume)
+	case 13:
+		r.createPartition()
+	case 14:
+		r.dropPartition()
 	}
 }
 
@@ -269,6 +357,9 @@ func (r *run) chaos(d time.Duration) {
 	}
 	r.createTable(2, nil)
 	r.createTable(1, map[string]string{"log_ttl": "30s"})
+	r.createTable(2, nil, schema.KafkaTimestampColumn)
+	r.createPartition()
+	r.createPartition()
 	end := time.Now().Add(d)
 	next := time.Now().Add(2 * time.Second)
 	for time.Now().Before(end) && len(r.Violations()) == 0 {
