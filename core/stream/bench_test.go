@@ -81,7 +81,6 @@ func (v captureView) Index() uint64 { return 1 }
 func (v captureView) Stream(id mink.StreamID) (plan.Stream, bool) {
 	return plan.Stream{ID: id, End: v.m.end, Owner: plan.Owner{Node: 1, NodeEpoch: 1, LeaderEpoch: 1}}, true
 }
-func (v captureView) Index() uint64                            { return 0 }
 func (v captureView) WAL(mink.NodeEpoch) (plan.WAL, bool)      { return plan.WAL{ID: v.m.wal}, true }
 func (v captureView) Object(plan.ObjectID) (plan.Object, bool) { return plan.Object{}, false }
 
