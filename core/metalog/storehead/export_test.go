@@ -10,5 +10,5 @@ import (
 
 // KeeperOf is the keeper of a process whose start was not checked.
 func KeeperOf(store objstore.Store, log metalog.Log, replica *metalog.Replica, incarnation uint64) *Keeper {
-	return &Keeper{store: store, log: log, replica: replica, incarnation: incarnation, logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	return newKeeper(store, log, replica, incarnation, slog.New(slog.NewTextHandler(io.Discard, nil)))
 }

@@ -66,6 +66,11 @@ type Keeper struct {
 	replica     *metalog.Replica
 	logger      *slog.Logger
 	incarnation uint64
+	turn        chan struct{} // one Keep at a time: two would take each other's write for another node's
+}
+
+func newKeeper(store objstore.Store, log metalog.Log, replica *metalog.Replica, incarnation uint64, logger *slog.Logger) *Keeper {
+	return &Keeper{store: store, log: log, replica: replica, incarnation: incarnation, logger: logger, turn: make(chan struct{}, 1)}
 }
 
 // Incarnation is that of database and store.
@@ -75,6 +80,12 @@ func (k *Keeper) Incarnation() uint64 { return k.incarnation }
 // overwrites nothing that the database does not hold: ErrMismatch, or
 // metalog.ErrWentBack.
 func (k *Keeper) Keep(ctx context.Context) error {
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	state, at := k.replica.ViewAt()
 	have, err := read(ctx, k.store)
 	if err != nil {

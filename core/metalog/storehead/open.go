@@ -125,7 +125,7 @@ func (o *opening) step(ctx context.Context) (*Keeper, error) {
 		}
 		o.Logger.Info("metadata database and object store belong together from here on", "incarnation", fmt.Sprintf("%016x", have.Incarnation), "index", at.Index)
 	}
-	return &Keeper{store: o.Objects, log: o.Log, replica: o.replica, logger: o.Logger, incarnation: have.Incarnation}, nil
+	return newKeeper(o.Objects, o.Log, o.replica, have.Incarnation, o.Logger), nil
 }
 
 // mismatch is why a pair is refused.

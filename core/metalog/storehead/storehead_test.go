@@ -205,6 +205,24 @@ func TestADatabaseThatWentBackIsRefused(t *testing.T) {
 	}
 }
 
+func TestKeepsAtOnce(t *testing.T) {
+	log, store := memlog.New(), newStore()
+	mustOpen(t, log, store)
+	for range 50 {
+		grow(t, log, 1)
+		k := mustOpen(t, log, store)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if err := k.Keep(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
 // A holder that fell behind and meets a database with another history does not
 // write over the memory of the true one.
 func TestKeepOverwritesNoOtherHistory(t *testing.T) {
