@@ -299,7 +299,7 @@ func (a *app) describeTopic(ctx context.Context, c *client.Client, name string) 
 		switch {
 		case k.Set:
 			rows = append(rows, []string{k.Name, k.Value, "the topic"})
-		case !k.Informative:
+		case !k.Informative && !strings.HasPrefix(k.Name, "mink.auto_partition."): // a topic has no partition columns
 			rows = append(rows, []string{k.Name, k.Value, "default"})
 		}
 	}
