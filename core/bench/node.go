@@ -205,3 +205,19 @@ func (b *nodeBackend) DropTable(ctx context.Context, id mink.TableID) error {
 func (b *nodeBackend) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
 	return b.node.AllocateWriter(ctx)
 }
+
+func (b *nodeBackend) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
+	return b.node.CommitGroupOffsets(ctx, c)
+}
+
+func (b *nodeBackend) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
+	return b.node.MarkGroup(ctx, name, protocolType, occupied)
+}
+
+func (b *nodeBackend) DeleteGroups(ctx context.Context, names []string) ([]error, error) {
+	return b.node.DeleteGroups(ctx, names)
+}
+
+func (b *nodeBackend) DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error {
+	return b.node.DeleteGroupOffsets(ctx, group, buckets)
+}

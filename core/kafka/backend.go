@@ -35,6 +35,21 @@ type Backend interface {
 	DeleteRecords(ctx context.Context, bucket mink.BucketRef, to mink.Offset) (mink.Offset, error)
 	// AllocateWriter answers a writer id that nobody else ever gets.
 	AllocateWriter(ctx context.Context) (mink.WriterID, error)
+
+	// What follows is for the consumer groups that View().GroupCoordinator gives to
+	// this node; for others it is cluster.ErrNotCoordinator.
+
+	// CommitGroupOffsets returns when this node has applied the commit. Several
+	// share a command.
+	CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error
+	// MarkGroup says whether the group has members: offsets of a group without them
+	// expire. It creates nothing.
+	MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error
+	// DeleteGroups drops groups with all their offsets, each or not: errs has one
+	// verdict per name. mink.ErrNotExist: it has no offsets.
+	DeleteGroups(ctx context.Context, names []string) (errs []error, err error)
+	// DeleteGroupOffsets drops single offsets.
+	DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error
 }
 
 // Log is the part of a log tablet that the listener uses; see *tablet.Log,

@@ -172,19 +172,11 @@ func TestFranzGoRetries(t *testing.T) {
 	}
 }
 
-func TestFranzGoGroupsAndTransactionsFail(t *testing.T) {
+func TestFranzGoTransactionsFail(t *testing.T) {
 	s := startServer(t, nil)
 	s.node.topic("t", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	group := kgoClient(t, s.addr, kgo.ConsumerGroup("g"), kgo.ConsumeTopics("t"))
-	var err error
-	for err == nil {
-		err = group.PollFetches(ctx).Err()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a group consumer waits for ever")
-	}
 	tx := kgoClient(t, s.addr, kgo.TransactionalID("x"), kgo.DefaultProduceTopic("t"))
 	if err := tx.BeginTransaction(); err != nil {
 		return

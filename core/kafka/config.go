@@ -75,6 +75,19 @@ type Config struct {
 	// for it.
 	ColdKeep time.Duration
 
+	// GroupInitialDelay is how long the first rebalance of an empty consumer group
+	// waits for more members. Kafka's group.initial.rebalance.delay.ms.
+	GroupInitialDelay time.Duration
+	// GroupSessionMin and GroupSessionMax bound the session time-out that members
+	// ask for. Kafka's group.min.session.timeout.ms and group.max.session.timeout.ms.
+	GroupSessionMin, GroupSessionMax time.Duration
+	// GroupMembersMax is the most members of one group. Kafka's group.max.size.
+	GroupMembersMax int
+	// GroupsMax is how many groups may have members here, GroupBytesMax how many
+	// bytes of metadata and assignments all of them.
+	GroupsMax     int
+	GroupBytesMax int
+
 	// QueryTimeout bounds ListOffsets by timestamp, CreateTopics and other
 	// requests that wait, when the request names no time.
 	QueryTimeout time.Duration
@@ -96,6 +109,8 @@ func Default() Config {
 		ProducePartitionsMax: 20_000, ProduceTimeout: 30 * time.Second, HoldTime: time.Second, ThrottleTime: 200 * time.Millisecond,
 		FetchBytesMax: 55 << 20,
 		ColdReadsMax:  64, ColdReadBytesMax: 4 << 20, ColdKeep: 30 * time.Second,
+		GroupInitialDelay: 3 * time.Second, GroupSessionMin: 6 * time.Second, GroupSessionMax: 30 * time.Minute,
+		GroupMembersMax: 2000, GroupsMax: 20_000, GroupBytesMax: 256 << 20,
 		QueryTimeout: 30 * time.Second, ReadyWait: 5 * time.Second,
 	}
 }
@@ -118,7 +133,8 @@ func (c Config) Validate() error {
 		{"produce partitions max", int64(c.ProducePartitionsMax)}, {"produce timeout", int64(c.ProduceTimeout)},
 		{"fetch bytes max", int64(c.FetchBytesMax)}, {"cold reads max", int64(c.ColdReadsMax)},
 		{"cold read bytes max", int64(c.ColdReadBytesMax)}, {"cold keep", int64(c.ColdKeep)},
-		{"query timeout", int64(c.QueryTimeout)},
+		{"query timeout", int64(c.QueryTimeout)}, {"group session min", int64(c.GroupSessionMin)},
+		{"group members max", int64(c.GroupMembersMax)}, {"groups max", int64(c.GroupsMax)}, {"group bytes max", int64(c.GroupBytesMax)},
 	} {
 		if f.value <= 0 {
 			return fmt.Errorf("kafka %s must be above 0: %w", f.name, mink.ErrInvalid)
@@ -135,6 +151,9 @@ func (c Config) Validate() error {
 	}
 	if c.DecodeBytesMax < int64(c.SmallFrameBytesMax)*decodeGrowth {
 		return fmt.Errorf("kafka decode bytes max %d is below %d times the small frame limit %d: %w", c.DecodeBytesMax, decodeGrowth, c.SmallFrameBytesMax, mink.ErrInvalid)
+	}
+	if c.GroupSessionMax < c.GroupSessionMin || c.GroupInitialDelay < 0 {
+		return fmt.Errorf("kafka group session max %v must not be below the min %v, the initial delay %v not negative: %w", c.GroupSessionMax, c.GroupSessionMin, c.GroupInitialDelay, mink.ErrInvalid)
 	}
 	if c.HoldTime < 0 || c.ThrottleTime < 0 || c.DrainTimeout < 0 || c.ReadyWait < 0 {
 		return fmt.Errorf("kafka hold time, throttle time, drain timeout and ready wait must not be negative: %w", mink.ErrInvalid)

@@ -114,7 +114,7 @@ func (c *conn) stopping() bool {
 
 // serve runs the connection to its end.
 func (c *conn) serve(base context.Context) {
-	ctx, cancel := context.WithCancel(base)
+	ctx, cancel := context.WithCancel(withClientHost(base, c.nc.RemoteAddr()))
 	defer cancel()
 	cfg := &c.srv.cfg
 	c.in = bufio.NewReaderSize(c.nc, 16<<10)

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"time"
@@ -18,13 +19,14 @@ type broker struct {
 	stopping <-chan struct{}
 	topics   topicCache
 	cold     *coldReads
+	groups   *groups
 	reports  rate.Sometimes // bounds the log lines of reads and writes that fail
 }
 
 func newBroker(cfg Config, backend Backend, metrics Metrics, log *slog.Logger, stopping <-chan struct{}) *broker {
 	return &broker{
 		cfg: cfg, backend: backend, metrics: metrics, log: log, stopping: stopping,
-		cold: newColdReads(cfg, log), reports: rate.Sometimes{First: 10, Interval: time.Second},
+		cold: newColdReads(cfg, log), groups: newGroups(cfg, backend, log, stopping), reports: rate.Sometimes{First: 10, Interval: time.Second},
 	}
 }
 
@@ -78,7 +80,8 @@ func (b *broker) accept(ctx context.Context, frame []byte, produce *kmsg.Produce
 	return cl, err
 }
 
-// decode reads the body into r, which then owns its strings.
+// decode reads the body into r, which then owns its strings; byte fields alias
+// the body.
 func decode(cl *call, r kmsg.Request, body []byte) error {
 	r.SetVersion(cl.header.version)
 	if err := r.ReadFrom(body); err != nil {
@@ -111,8 +114,6 @@ func (b *broker) acceptOther(cl *call, body []byte) error {
 			cl.done = make(chan struct{})
 		}
 		return nil
-	case keyFindCoordinator:
-		return accept(cl, kmsg.NewPtrFindCoordinatorRequest(), body, b.findCoordinator)
 	case keyCreateTopics:
 		cl.done = make(chan struct{})
 		return accept(cl, kmsg.NewPtrCreateTopicsRequest(), body, b.createTopics)
@@ -123,6 +124,40 @@ func (b *broker) acceptOther(cl *call, body []byte) error {
 		return accept(cl, kmsg.NewPtrInitProducerIDRequest(), body, b.initProducerID)
 	case keyEpochEnd:
 		return accept(cl, kmsg.NewPtrOffsetForLeaderEpochRequest(), body, b.epochEnds)
+	default:
+		return b.acceptGroup(cl, body)
+	}
+}
+
+// acceptGroup is acceptOther for consumer groups.
+func (b *broker) acceptGroup(cl *call, body []byte) error {
+	switch cl.header.key {
+	case keyFindCoordinator:
+		return accept(cl, kmsg.NewPtrFindCoordinatorRequest(), body, b.findCoordinator)
+	case keyJoinGroup:
+		body = bytes.Clone(body) // a group keeps the metadata, which aliases it
+		clientID := string(cl.header.clientID)
+		return accept(cl, kmsg.NewPtrJoinGroupRequest(), body, func(ctx context.Context, r *kmsg.JoinGroupRequest) (*kmsg.JoinGroupResponse, error) {
+			return b.joinGroup(ctx, clientID, r)
+		})
+	case keySyncGroup: // as above, the assignments
+		return accept(cl, kmsg.NewPtrSyncGroupRequest(), bytes.Clone(body), b.syncGroup)
+	case keyHeartbeat:
+		return accept(cl, kmsg.NewPtrHeartbeatRequest(), body, b.heartbeat)
+	case keyLeaveGroup:
+		return accept(cl, kmsg.NewPtrLeaveGroupRequest(), body, b.leaveGroup)
+	case keyOffsetCommit:
+		return accept(cl, kmsg.NewPtrOffsetCommitRequest(), body, b.offsetCommit)
+	case keyOffsetFetch:
+		return accept(cl, kmsg.NewPtrOffsetFetchRequest(), body, b.offsetFetch)
+	case keyDescribeGroups:
+		return accept(cl, kmsg.NewPtrDescribeGroupsRequest(), body, b.describeGroups)
+	case keyListGroups:
+		return accept(cl, kmsg.NewPtrListGroupsRequest(), body, b.listGroups)
+	case keyDeleteGroups:
+		return accept(cl, kmsg.NewPtrDeleteGroupsRequest(), body, b.deleteGroups)
+	case keyOffsetDelete:
+		return accept(cl, kmsg.NewPtrOffsetDeleteRequest(), body, b.offsetDelete)
 	default:
 		return b.acceptAdmin(cl, body)
 	}

@@ -1,6 +1,6 @@
 // Package kafka is the Kafka listener: it speaks Kafka's wire protocol over one
-// node and owns no data. It looks like a Kafka 3.9 broker without consumer
-// groups, transactions and ACLs.
+// node and owns no data. It looks like a Kafka 3.9 broker without transactions
+// and ACLs.
 //
 //	            reader (one goroutine)                 writer (one goroutine)
 //	socket --> frame --> parse --> append (Produce) --> queue --> answer --> socket
@@ -17,6 +17,10 @@
 // A request is answered, or the connection is closed with a logged reason. What
 // the package promises clients, version by version, is the table in versions.go;
 // which error means what is in errors.go.
+//
+// Consumer groups that the metadata gives to this node are coordinated here
+// (groups.go): members in memory, by the state machine of package group; offsets
+// in the metadata.
 //
 // Topic t is table <database>.t with the four columns of a topic; a topic named
 // db.t is table t of database db. Typed tables, tables with a primary key and

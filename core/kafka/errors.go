@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/mink-project/mink/core/kafka/group"
 	"github.com/mink-project/mink/core/record"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
@@ -13,7 +14,8 @@ import (
 // code is a Kafka error code.
 type code int16
 
-// The codes that this listener answers, and nothing else.
+// The codes that this listener answers, and nothing else, except what a group
+// answers its members (package group).
 const (
 	codeNone                    code = 0
 	codeUnknownServerError      code = -1
@@ -24,11 +26,18 @@ const (
 	codeNotLeader               code = 6
 	codeRequestTimedOut         code = 7
 	codeMessageTooLarge         code = 10
+	codeOffsetMetadataTooLarge  code = 12
 	codeCoordinatorLoading      code = 14
+	codeCoordinatorNotAvailable code = 15
+	codeNotCoordinator               = code(group.NotCoordinator)
 	codeInvalidTopic            code = 17
 	codeNotEnoughReplicas       code = 19
 	codeInvalidRequiredAcks     code = 21
-	codeGroupAuthorization      code = 30
+	codeIllegalGeneration            = code(group.IllegalGeneration)
+	codeInconsistentProtocol         = code(group.InconsistentProtocol)
+	codeInvalidGroupID          code = 24
+	codeUnknownMember                = code(group.UnknownMember)
+	codeInvalidCommitOffsetSize code = 28
 	codeInvalidTimestamp        code = 32
 	codeUnsupportedVersion      code = 35
 	codeTopicExists             code = 36
@@ -44,10 +53,13 @@ const (
 	codeInvalidProducerEpoch    code = 47
 	codeTransactionalID         code = 53
 	codeStorageError            code = 56
+	codeNonEmptyGroup           code = 68
+	codeGroupIDNotFound         code = 69
 	codeFetchSessionNotFound    code = 70
 	codeFencedLeaderEpoch       code = 74
 	codeUnknownLeaderEpoch      code = 75
 	codeUnsupportedCompression  code = 76
+	codeGroupSubscribed         code = 86
 	codeInvalidRecord           code = 87
 	codeThrottlingQuota         code = 89
 	codeUnknownTopicID          code = 100

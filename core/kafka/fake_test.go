@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -32,6 +33,10 @@ type fakeNode struct {
 		logs    map[mink.BucketRef]*fakeLog
 		logErr  error // of every Log call
 		writers mink.WriterID
+		// groups: errors of the next commands about consumer groups; marks counts
+		// those that say whether one has members.
+		groupErr error
+		marks    int
 	}
 	// onLog prepares a new log before anybody sees it.
 	onLog func(*fakeLog)
@@ -62,7 +67,7 @@ func (n *fakeNode) apply(epoch mink.NodeEpoch, c *clusterpb.Command) *clusterpb.
 // register admits a node; the fake itself is node 1.
 func (n *fakeNode) register(id mink.NodeID, address string) {
 	res := n.apply(0, &clusterpb.Command{Kind: &clusterpb.Command_RegisterNode{RegisterNode: &clusterpb.RegisterNode{
-		Node: int32(id), Nonce: uint64(id), KafkaAddress: address, FeatureLevel: cluster.FeatureLevel, Rack: "r1",
+		Node: int32(id), Nonce: n.View().Index() + 1, KafkaAddress: address, FeatureLevel: cluster.FeatureLevel, Rack: "r1",
 	}}})
 	if res.Code != clusterpb.Code_OK {
 		n.t.Fatalf("register node %d: %v", id, res)
@@ -149,6 +154,69 @@ func (n *fakeNode) AllocateWriter(context.Context) (mink.WriterID, error) {
 	defer n.mu.Unlock()
 	n.mu.writers++
 	return n.mu.writers, nil
+}
+
+func (n *fakeNode) failGroups(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.groupErr = err
+}
+
+func (n *fakeNode) groupFailure() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.groupErr
+}
+
+func (n *fakeNode) markCount() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.marks
+}
+
+func (n *fakeNode) seal(epoch mink.NodeEpoch) {
+	if res := n.apply(epoch, &clusterpb.Command{Kind: &clusterpb.Command_SealNode{SealNode: &clusterpb.SealNode{Epoch: int64(epoch), Reason: "test"}}}); res.Code != clusterpb.Code_OK {
+		n.t.Fatalf("seal epoch %d: %v", epoch, res)
+	}
+}
+
+func (n *fakeNode) CommitGroupOffsets(_ context.Context, c cluster.GroupCommit) error {
+	if err := errors.Join(n.groupFailure(), c.Validate()); err != nil {
+		return err
+	}
+	commands, _ := cluster.CommitGroupOffsetsCommands([]cluster.GroupCommit{c}, 1<<20)
+	for _, cmd := range commands {
+		if err := cluster.PartError(n.apply(n.nodeEpoch(), cmd), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *fakeNode) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
+	n.mu.Lock()
+	n.mu.marks++
+	n.mu.Unlock()
+	return n.CommitGroupOffsets(ctx, cluster.GroupCommit{Group: name, ProtocolType: protocolType, Occupied: occupied})
+}
+
+func (n *fakeNode) DeleteGroups(_ context.Context, names []string) ([]error, error) {
+	if err := n.groupFailure(); err != nil {
+		return nil, err
+	}
+	res := n.apply(n.nodeEpoch(), cluster.DeleteGroupsCommand(names))
+	errs := make([]error, len(names))
+	for i := range names {
+		errs[i] = cluster.PartError(res, i)
+	}
+	return errs, nil
+}
+
+func (n *fakeNode) DeleteGroupOffsets(_ context.Context, group string, buckets []mink.BucketRef) error {
+	if err := n.groupFailure(); err != nil {
+		return err
+	}
+	return cluster.ResultError(n.apply(n.nodeEpoch(), cluster.DeleteGroupOffsetsCommand(group, buckets)))
 }
 
 // topic creates a topic and answers its bucket logs.

@@ -30,6 +30,7 @@ func testConfig() Config {
 	c := Default()
 	c.Listen = "127.0.0.1:0"
 	c.ReadyWait = time.Second
+	c.GroupInitialDelay = 10 * time.Millisecond
 	return c
 }
 
@@ -47,7 +48,12 @@ func startServer(t testing.TB, change func(*Config)) *testServer {
 	if change != nil {
 		change(&cfg)
 	}
-	node := newFakeNode(t)
+	return startNode(t, cfg, newFakeNode(t))
+}
+
+// startNode is a listener over a node that may have been there before.
+func startNode(t testing.TB, cfg Config, node *fakeNode) *testServer {
+	t.Helper()
 	s, err := New(cfg, node, nil, testLogger(t))
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +93,10 @@ func newTestBroker(t testing.TB, change func(*Config)) (*broker, *fakeNode, chan
 	node.register(1, "127.0.0.1:9092")
 	stopping := make(chan struct{})
 	b := newBroker(cfg, node, noMetrics{}, testLogger(t), stopping)
-	t.Cleanup(b.wait)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); b.groups.run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done; b.wait() })
 	return b, node, stopping
 }
 

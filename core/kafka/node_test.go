@@ -61,6 +61,22 @@ func (n realNode) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
 	return n.Node().AllocateWriter(ctx)
 }
 
+func (n realNode) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
+	return n.Node().CommitGroupOffsets(ctx, c)
+}
+
+func (n realNode) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
+	return n.Node().MarkGroup(ctx, name, protocolType, occupied)
+}
+
+func (n realNode) DeleteGroups(ctx context.Context, names []string) ([]error, error) {
+	return n.Node().DeleteGroups(ctx, names)
+}
+
+func (n realNode) DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error {
+	return n.Node().DeleteGroupOffsets(ctx, group, buckets)
+}
+
 // onNode runs f with a broker over a real node in virtual time. start gives one
 // over the node's next process.
 func onNode(t *testing.T, f func(t *testing.T, b *broker, restart func() *broker)) {

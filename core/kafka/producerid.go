@@ -32,26 +32,3 @@ func (b *broker) initProducerID(ctx context.Context, r *kmsg.InitProducerIDReque
 	resp.ProducerID, resp.ProducerEpoch = int64(id), 0
 	return resp, nil
 }
-
-// The kinds of FindCoordinator.
-const coordinatorTransaction int8 = 1
-
-// findCoordinator says that there is none: librdkafka must see the key to
-// believe that the broker knows lz4, and its answer must be final.
-func (b *broker) findCoordinator(_ context.Context, r *kmsg.FindCoordinatorRequest) (*kmsg.FindCoordinatorResponse, error) {
-	resp := kmsg.NewPtrFindCoordinatorResponse()
-	c, why := codeGroupAuthorization, "consumer groups are not supported yet: assign partitions by hand"
-	if r.CoordinatorType == coordinatorTransaction {
-		c, why = codeTransactionalID, "transactions are not supported"
-	}
-	if r.Version < 4 {
-		resp.ErrorCode, resp.ErrorMessage, resp.NodeID = b.fail("FindCoordinator", c), &why, -1
-		return resp, nil
-	}
-	for _, k := range r.CoordinatorKeys {
-		e := kmsg.NewFindCoordinatorResponseCoordinator()
-		e.Key, e.NodeID, e.ErrorCode, e.ErrorMessage = k, -1, b.fail("FindCoordinator", c), &why
-		resp.Coordinators = append(resp.Coordinators, e)
-	}
-	return resp, nil
-}

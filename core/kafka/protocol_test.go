@@ -48,8 +48,9 @@ func TestAPIVersionsTooNew(t *testing.T) {
 // Cases produce_min_zero, apiversions_no_negative.
 func checkAdvertised(t *testing.T, resp *kmsg.ApiVersionsResponse) {
 	t.Helper()
-	want := map[int16][2]int16{0: {0, 11}, 1: {4, 17}, 2: {1, 10}, 3: {0, 13}, 10: {0, 6}, 18: {0, 4}, 19: {2, 7}, 20: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {2, 4},
-		32: {1, 4}, 33: {0, 2}, 35: {1, 4}, 37: {0, 3}, 44: {0, 1}, 60: {0, 2}}
+	want := map[int16][2]int16{0: {0, 11}, 1: {4, 17}, 2: {1, 10}, 3: {0, 13}, 8: {2, 9}, 9: {1, 9}, 10: {0, 6}, 11: {0, 9}, 12: {0, 4}, 13: {0, 5}, 14: {0, 5},
+		15: {0, 6}, 16: {0, 5}, 18: {0, 4}, 19: {2, 7}, 20: {1, 6}, 21: {0, 2}, 22: {0, 5}, 23: {2, 4},
+		32: {1, 4}, 33: {0, 2}, 35: {1, 4}, 37: {0, 3}, 42: {0, 2}, 44: {0, 1}, 47: {0, 0}, 60: {0, 2}}
 	if len(resp.ApiKeys) != len(want) {
 		t.Errorf("%d keys advertised, want %d", len(resp.ApiKeys), len(want))
 	}
@@ -156,10 +157,6 @@ func requestsFor(key, v int16, node *fakeNode) []kmsg.Request {
 			}
 		}
 		return []kmsg.Request{all, named}
-	case keyFindCoordinator:
-		r := kmsg.NewPtrFindCoordinatorRequest()
-		r.CoordinatorKey, r.CoordinatorKeys = "g", []string{"g", "h"}
-		return []kmsg.Request{r}
 	case keyAPIVersions:
 		r := kmsg.NewPtrApiVersionsRequest()
 		r.ClientSoftwareName, r.ClientSoftwareVersion = "a", "1"
@@ -202,7 +199,7 @@ func requestsFor(key, v int16, node *fakeNode) []kmsg.Request {
 		r.Topics = append(r.Topics, topic)
 		return []kmsg.Request{r}
 	}
-	return adminRequests(key, v)
+	return append(adminRequests(key, v), groupRequestsFor(key, v)...)
 }
 
 // The fetch encoder against the codec, for random answers in every version.
@@ -277,7 +274,7 @@ func TestUnservedRequests(t *testing.T) {
 	answered := map[string]kmsg.Request{}
 	add := func(name string, r kmsg.Request, v int16) { r.SetVersion(v); answered[name] = r }
 	add("fetch v18", kmsg.NewPtrFetchRequest(), 18)
-	add("join group", kmsg.NewPtrJoinGroupRequest(), 5)
+	add("add offsets to a transaction", kmsg.NewPtrAddOffsetsToTxnRequest(), 3)
 	add("sasl handshake", kmsg.NewPtrSASLHandshakeRequest(), 1)
 	add("list reassignments", kmsg.NewPtrListPartitionReassignmentsRequest(), 0)
 	for name, r := range answered {
@@ -292,8 +289,11 @@ func TestUnservedRequests(t *testing.T) {
 	}
 	old := kmsg.NewPtrCreateTopicsRequest()
 	old.Version = 0
+	byID := kmsg.NewPtrOffsetCommitRequest()
+	byID.Version = 10
 	for name, frame := range map[string][]byte{
 		"create topics v0":   frameOf(old, 1),
+		"offset commit v10":  frameOf(byID, 1),
 		"unknown key":        {0, 0, 0, 10, 0x7f, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff},
 		"negative key":       {0, 0, 0, 10, 0xff, 0xff, 0, 0, 0, 0, 0, 1, 0xff, 0xff},
 		"negative version":   {0, 0, 0, 10, 0, 3, 0xff, 0xff, 0, 0, 0, 1, 0xff, 0xff},
@@ -316,7 +316,7 @@ func refusedCode(r kmsg.Response) int16 {
 	switch r := r.(type) {
 	case *kmsg.FetchResponse:
 		return r.ErrorCode
-	case *kmsg.JoinGroupResponse:
+	case *kmsg.AddOffsetsToTxnResponse:
 		return r.ErrorCode
 	case *kmsg.SASLHandshakeResponse:
 		return r.ErrorCode

@@ -78,6 +78,8 @@ func (s *Server) Run(ctx context.Context) error {
 	// Connections outlive ctx by the drain; base ends them for good.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	grouped := make(chan struct{})
+	go func() { defer close(grouped); s.broker.groups.run(base) }()
 	accepted := make(chan error, 1)
 	go func() { accepted <- s.accept(ctx, base) }()
 	var err error
@@ -99,6 +101,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer hard.Stop()
 	s.wg.Wait()
 	cancel()
+	<-grouped
 	s.broker.wait()
 	return err
 }

@@ -59,3 +59,19 @@ func (b kafkaBackend) DropTable(ctx context.Context, id mink.TableID) error {
 func (b kafkaBackend) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
 	return b.node().AllocateWriter(ctx)
 }
+
+func (b kafkaBackend) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
+	return b.node().CommitGroupOffsets(ctx, c)
+}
+
+func (b kafkaBackend) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
+	return b.node().MarkGroup(ctx, name, protocolType, occupied)
+}
+
+func (b kafkaBackend) DeleteGroups(ctx context.Context, names []string) ([]error, error) {
+	return b.node().DeleteGroups(ctx, names)
+}
+
+func (b kafkaBackend) DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error {
+	return b.node().DeleteGroupOffsets(ctx, group, buckets)
+}

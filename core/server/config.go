@@ -67,10 +67,13 @@ type Config struct {
 	LogCacheBytes         units.Size     `koanf:"log_cache_bytes" doc:"Memory for the newest records of every bucket. 0: a quarter of the memory limit, at most 1GiB."`
 	BlockCacheBytes       units.Size     `koanf:"block_cache_bytes" doc:"Memory for blocks read back from the object store. 0: an eighth of the memory limit, at most 512MiB."`
 
-	KafkaDatabase     string     `koanf:"kafka_database" doc:"Database whose tables are Kafka topics under their bare names."`
-	AutoCreateTopics  bool       `koanf:"auto_create_topics" doc:"Create a topic when a Kafka client asks for its metadata and allows it."`
-	DefaultPartitions int32      `koanf:"default_partitions" doc:"Partitions of an auto-created topic."`
-	MessageBytesMax   units.Size `koanf:"message_bytes_max" doc:"Largest gRPC message a Flight client may send or receive."`
+	KafkaDatabase     string `koanf:"kafka_database" doc:"Database whose tables are Kafka topics under their bare names."`
+	AutoCreateTopics  bool   `koanf:"auto_create_topics" doc:"Create a topic when a Kafka client asks for its metadata and allows it."`
+	DefaultPartitions int32  `koanf:"default_partitions" doc:"Partitions of an auto-created topic."`
+
+	GroupInitialRebalanceDelay units.Duration `koanf:"group_initial_rebalance_delay" doc:"How long the first rebalance of an empty consumer group waits for more members."`
+	GroupMembersMax            int32          `koanf:"group_members_max" doc:"Most members of one consumer group."`
+	MessageBytesMax            units.Size     `koanf:"message_bytes_max" doc:"Largest gRPC message a Flight client may send or receive."`
 }
 
 // DefaultConfig runs one node on embedded parts, with nothing installed.
@@ -86,6 +89,7 @@ func DefaultConfig() Config {
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
 		CompactionInterval: dur(time.Minute), ObjectCleanupInterval: dur(30 * time.Second), OrphanAge: dur(time.Hour),
 		KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
+		GroupInitialRebalanceDelay: dur(3 * time.Second), GroupMembersMax: 2000,
 		MessageBytesMax: 64 << 20,
 	}
 }
@@ -207,6 +211,9 @@ func (c Config) Validate() error {
 	if c.DefaultPartitions < 1 || c.DefaultPartitions > 4096 {
 		fail("default_partitions is %d; it must be within 1..4096", c.DefaultPartitions)
 	}
+	if c.GroupMembersMax < 1 {
+		fail("group_members_max is %d; it must be 1 or more", c.GroupMembersMax)
+	}
 	for _, d := range []struct {
 		key string
 		v   units.Duration
@@ -218,6 +225,7 @@ func (c Config) Validate() error {
 		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
 		{"group_offsets_retention", c.GroupOffsetsRetention, time.Second},
 		{"group_commit_interval", c.GroupCommitInterval, time.Millisecond},
+		{"group_initial_rebalance_delay", c.GroupInitialRebalanceDelay, 0},
 		{"wal_upload_interval", c.WALUploadInterval, 10 * time.Millisecond},
 		{"compaction_interval", c.CompactionInterval, 100 * time.Millisecond},
 		{"object_cleanup_interval", c.ObjectCleanupInterval, 100 * time.Millisecond},

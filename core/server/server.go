@@ -125,6 +125,8 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 		kcfg.LogDir = redactURL(p.cfg.storageURI())
 		kcfg.AutoCreateTopics = p.cfg.AutoCreateTopics
 		kcfg.DefaultPartitions = p.cfg.DefaultPartitions
+		kcfg.GroupInitialDelay = time.Duration(p.cfg.GroupInitialRebalanceDelay)
+		kcfg.GroupMembersMax = int(p.cfg.GroupMembersMax)
 		if p.kafka, err = kafka.New(kcfg, kafkaBackend{backend}, p.ops.Kafka(), p.logger); err != nil {
 			return err
 		}

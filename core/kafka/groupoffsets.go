@@ -1,0 +1,349 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/kafka/group"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+const (
+	commitUnknownGroup int16 = 9 // before, an unknown group with a generation is an old generation
+	fetchAllTopics     int16 = 2 // null is all
+	fetchGroups        int16 = 8 // several groups in one request
+)
+
+// groupCode maps an error of the metadata's commands about groups.
+func groupCode(err error) code {
+	switch {
+	case err == nil:
+		return codeNone
+	case errors.Is(err, cluster.ErrNotCoordinator), errors.Is(err, mink.ErrFenced):
+		return codeNotCoordinator
+	case errors.Is(err, mink.ErrThrottled):
+		return codeCoordinatorLoading
+	case errors.Is(err, mink.ErrNotExist):
+		return codeGroupIDNotFound
+	case errors.Is(err, mink.ErrTooLarge):
+		return codeInvalidCommitOffsetSize
+	case errors.Is(err, mink.ErrInvalid):
+		return codeInvalidRequest
+	case errors.Is(err, mink.ErrUnavailable), errors.Is(err, mink.ErrUnknownOutcome), errors.Is(err, mink.ErrClosed),
+		errors.Is(err, mink.ErrConflict), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return codeCoordinatorNotAvailable
+	default:
+		return codeUnknownServerError
+	}
+}
+
+// offsetCommit answers when the metadata has the offsets and this node knows it.
+func (b *broker) offsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequest) (*kmsg.OffsetCommitResponse, error) {
+	commit, c := b.groups.mayCommit(r)
+	v := b.backend.View()
+	resp := kmsg.NewPtrOffsetCommitResponse()
+	var stored []*kmsg.OffsetCommitResponseTopicPartition
+	for i := range r.Topics {
+		rt := kmsg.NewOffsetCommitResponseTopic()
+		rt.Topic = r.Topics[i].Topic
+		rt.Partitions = make([]kmsg.OffsetCommitResponseTopicPartition, len(r.Topics[i].Partitions))
+		t := b.topicByName(v, rt.Topic)
+		for j := range rt.Partitions {
+			p, rp := &r.Topics[i].Partitions[j], &rt.Partitions[j]
+			*rp = kmsg.NewOffsetCommitResponseTopicPartition()
+			rp.Partition = p.Partition
+			pc := c
+			if c == codeNone {
+				var o cluster.GroupOffset
+				if o, pc = offsetOf(t, p); pc == codeNone {
+					commit.Offsets = append(commit.Offsets, o)
+					stored = append(stored, rp)
+				}
+			}
+			if pc != codeNone {
+				rp.ErrorCode = b.fail("OffsetCommit", pc)
+			}
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	if len(stored) == 0 {
+		return resp, nil
+	}
+	tctx, cancel := b.timeout(ctx, 0)
+	defer cancel()
+	err := b.backend.CommitGroupOffsets(tctx, commit)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		b.report("offsets of a consumer group were not committed", "group", r.Group, "error", err)
+		for _, rp := range stored {
+			rp.ErrorCode = b.fail("OffsetCommit", groupCode(err))
+		}
+	}
+	// The commit also says whether the group has members, as it was before.
+	if _, occupied := b.groups.membership(r.Group); occupied != commit.Occupied {
+		b.groups.mark(r.Group)
+	}
+	return resp, nil
+}
+
+// offsetOf is one partition of a commit. t is nil when there is no such topic.
+func offsetOf(t *topic, p *kmsg.OffsetCommitRequestTopicPartition) (cluster.GroupOffset, code) {
+	if t == nil {
+		return cluster.GroupOffset{}, codeUnknownTopicOrPartition
+	}
+	ref, ok := t.bucket(p.Partition)
+	o := cluster.GroupOffset{Bucket: ref, Offset: mink.Offset(p.Offset), LeaderEpoch: mink.LeaderEpoch(max(p.LeaderEpoch, -1)), Metadata: text(p.Metadata)}
+	switch {
+	case !ok:
+		return o, codeUnknownTopicOrPartition
+	case len(o.Metadata) > cluster.MaxOffsetMetadata:
+		return o, codeOffsetMetadataTooLarge
+	case o.Offset < 0:
+		return o, codeInvalidRequest
+	}
+	return o, codeNone
+}
+
+// mayCommit checks who commits and prepares the command.
+func (gs *groups) mayCommit(r *kmsg.OffsetCommitRequest) (cluster.GroupCommit, code) {
+	commit := cluster.GroupCommit{Group: r.Group}
+	member, instance := r.MemberID, text(r.InstanceID)
+	result, open := group.None, false
+	c := gs.event(r.Group, false, 0, func(now time.Time, g *openGroup) []group.Reply {
+		if g != nil {
+			open = true
+			result = g.CheckCommit(now, r.Generation, member, instance)
+			commit.ProtocolType, commit.Occupied, commit.LoadedIndex = g.ProtocolType(), g.Occupied(), g.loaded
+		}
+		return nil
+	})
+	if c != codeNone || open {
+		if c == codeNone {
+			c = code(result)
+		}
+		return commit, c
+	}
+	// No members: an outsider commits, or somebody whose group was forgotten.
+	s, c := gs.seatOf(r.Group)
+	if c != codeNone {
+		return commit, c
+	}
+	commit.LoadedIndex = s.view.Index()
+	switch _, known := s.view.Group(r.Group); {
+	case r.Generation < 0:
+		return commit, codeNone
+	case known:
+		return commit, codeUnknownMember
+	case r.Version >= commitUnknownGroup:
+		return commit, codeGroupIDNotFound
+	default:
+		return commit, codeIllegalGeneration
+	}
+}
+
+// offsetFetch answers what the applied metadata holds; nothing is pending, as
+// there are no transactions.
+func (b *broker) offsetFetch(_ context.Context, r *kmsg.OffsetFetchRequest) (*kmsg.OffsetFetchResponse, error) {
+	resp := kmsg.NewPtrOffsetFetchResponse()
+	if r.Version >= fetchGroups {
+		for i := range r.Groups {
+			g := &r.Groups[i]
+			rg := kmsg.NewOffsetFetchResponseGroup()
+			rg.Group = g.Group
+			s, c := b.groups.seatOf(g.Group)
+			if rg.ErrorCode = b.fail("OffsetFetch", c); c == codeNone {
+				rg.Topics = b.committed(s.view, g.Group, g.Topics, g.Topics == nil)
+			}
+			resp.Groups = append(resp.Groups, rg)
+		}
+		return resp, nil
+	}
+	wanted := make([]kmsg.OffsetFetchRequestGroupTopic, len(r.Topics))
+	for i, t := range r.Topics {
+		wanted[i] = kmsg.NewOffsetFetchRequestGroupTopic()
+		wanted[i].Topic, wanted[i].Partitions = t.Topic, t.Partitions
+	}
+	s, c := b.groups.seatOf(r.Group)
+	var found []kmsg.OffsetFetchResponseGroupTopic
+	if c == codeNone {
+		found = b.committed(s.view, r.Group, wanted, r.Topics == nil && r.Version >= fetchAllTopics)
+	} else {
+		resp.ErrorCode = b.fail("OffsetFetch", c)
+		if r.Version < fetchAllTopics { // has no place for it
+			found = uncommitted(wanted, c)
+		}
+	}
+	for _, t := range found {
+		rt := kmsg.NewOffsetFetchResponseTopic()
+		rt.Topic = t.Topic
+		for _, p := range t.Partitions {
+			rp := kmsg.NewOffsetFetchResponseTopicPartition()
+			rp.Partition, rp.Offset, rp.LeaderEpoch, rp.Metadata, rp.ErrorCode = p.Partition, p.Offset, p.LeaderEpoch, p.Metadata, p.ErrorCode
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp, nil
+}
+
+// noOffset is a partition without a committed offset; that is no error.
+func noOffset(partition int32, c code) kmsg.OffsetFetchResponseGroupTopicPartition {
+	p := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+	p.Partition, p.Offset, p.LeaderEpoch, p.Metadata, p.ErrorCode = partition, -1, -1, new(string), int16(c)
+	return p
+}
+
+func uncommitted(wanted []kmsg.OffsetFetchRequestGroupTopic, c code) []kmsg.OffsetFetchResponseGroupTopic {
+	var out []kmsg.OffsetFetchResponseGroupTopic
+	for _, w := range wanted {
+		rt := kmsg.NewOffsetFetchResponseGroupTopic()
+		rt.Topic = w.Topic
+		for _, p := range w.Partitions {
+			rt.Partitions = append(rt.Partitions, noOffset(p, c))
+		}
+		out = append(out, rt)
+	}
+	return out
+}
+
+// committed is the group's offsets of the wanted partitions, or all that it has.
+func (b *broker) committed(v *cluster.State, name string, wanted []kmsg.OffsetFetchRequestGroupTopic, all bool) []kmsg.OffsetFetchResponseGroupTopic {
+	if all {
+		return b.allCommitted(v, name)
+	}
+	out := uncommitted(wanted, codeNone)
+	for i := range out {
+		t := b.topicByName(v, out[i].Topic)
+		if t == nil {
+			continue
+		}
+		for j := range out[i].Partitions {
+			p := &out[i].Partitions[j]
+			ref, ok := t.bucket(p.Partition)
+			if !ok {
+				continue
+			}
+			if o, found := v.GroupOffset(name, ref); found {
+				p.Offset, p.LeaderEpoch, p.Metadata = int64(o.Offset), int32(o.LeaderEpoch), &o.Metadata
+			}
+		}
+	}
+	return out
+}
+
+func (b *broker) allCommitted(v *cluster.State, name string) []kmsg.OffsetFetchResponseGroupTopic {
+	var out []kmsg.OffsetFetchResponseGroupTopic
+	var last *topic
+	for ref, o := range v.GroupOffsets(name) { // by table
+		if last == nil || last.table.ID != ref.Table {
+			last = nil
+			if t, ok := v.Table(ref.Table); ok {
+				last = b.asTopic(v, t, b.topicName(t))
+			}
+			if last == nil {
+				continue // not Kafka's to see
+			}
+			rt := kmsg.NewOffsetFetchResponseGroupTopic()
+			rt.Topic = last.name
+			out = append(out, rt)
+		}
+		p := noOffset(ref.Index, codeNone)
+		p.Offset, p.LeaderEpoch, p.Metadata = int64(o.Offset), int32(o.LeaderEpoch), &o.Metadata
+		rt := &out[len(out)-1]
+		rt.Partitions = append(rt.Partitions, p)
+	}
+	return out
+}
+
+// offsetDelete forgets offsets of partitions that no member reads.
+func (b *broker) offsetDelete(ctx context.Context, r *kmsg.OffsetDeleteRequest) (*kmsg.OffsetDeleteResponse, error) {
+	resp := kmsg.NewPtrOffsetDeleteResponse()
+	s, c := b.groups.seatOf(r.Group)
+	var read map[string]struct{}
+	everything := false
+	if c == codeNone {
+		info, open := b.groups.describe(r.Group)
+		if _, known := s.view.Group(r.Group); !known && !open {
+			c = codeGroupIDNotFound
+		} else if len(info.Members) > 0 {
+			if info.ProtocolType != consumerProtocol {
+				c = codeNonEmptyGroup
+			}
+			read, everything = b.groups.reading(r.Group)
+		}
+	}
+	if resp.ErrorCode = b.fail("OffsetDelete", c); c != codeNone {
+		return resp, nil
+	}
+	var buckets []mink.BucketRef
+	var done []*kmsg.OffsetDeleteResponseTopicPartition
+	for _, t := range r.Topics {
+		rt := kmsg.NewOffsetDeleteResponseTopic()
+		rt.Topic = t.Topic
+		rt.Partitions = make([]kmsg.OffsetDeleteResponseTopicPartition, len(t.Partitions))
+		found := b.topicByName(s.view, t.Topic)
+		_, subscribed := read[t.Topic]
+		for j, p := range t.Partitions {
+			rp := &rt.Partitions[j]
+			*rp = kmsg.NewOffsetDeleteResponseTopicPartition()
+			rp.Partition = p.Partition
+			var ref mink.BucketRef
+			ok := false
+			if found != nil {
+				ref, ok = found.bucket(p.Partition)
+			}
+			switch {
+			case !ok:
+				rp.ErrorCode = b.fail("OffsetDelete", codeUnknownTopicOrPartition)
+			case subscribed || everything:
+				rp.ErrorCode = b.fail("OffsetDelete", codeGroupSubscribed)
+			default:
+				buckets, done = append(buckets, ref), append(done, rp)
+			}
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	if len(buckets) == 0 {
+		return resp, nil
+	}
+	tctx, cancel := b.timeout(ctx, 0)
+	defer cancel()
+	err := b.backend.DeleteGroupOffsets(tctx, r.Group, buckets)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil && !errors.Is(err, mink.ErrNotExist) { // it has no offsets at all
+		for _, rp := range done {
+			rp.ErrorCode = b.fail("OffsetDelete", groupCode(err))
+		}
+	}
+	return resp, nil
+}
+
+// reading is the topics that a group's members subscribe to; everything when one
+// cannot be read.
+func (gs *groups) reading(name string) (topics map[string]struct{}, everything bool) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	g := gs.mu.open[name]
+	if g == nil {
+		return nil, false
+	}
+	topics = map[string]struct{}{}
+	for metadata := range g.AllMetadata() {
+		of, ok := subscription(g.ProtocolType(), metadata)
+		if !ok {
+			return nil, true
+		}
+		for t := range of {
+			topics[t] = struct{}{}
+		}
+	}
+	return topics, false
+}

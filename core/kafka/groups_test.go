@@ -1,0 +1,697 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/kafka/group"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// startGroups is a listener with topic "t" of three partitions.
+func startGroups(t testing.TB, change func(*Config)) *testServer {
+	s := startServer(t, change)
+	s.node.topic("t", 3)
+	return s
+}
+
+// joined sends a join that must succeed, after the id that it needs.
+func joined(t testing.TB, c *rawClient, r *kmsg.JoinGroupRequest) *kmsg.JoinGroupResponse {
+	t.Helper()
+	resp := c.call(r).(*kmsg.JoinGroupResponse)
+	if resp.ErrorCode == int16(group.MemberIDRequired) && r.MemberID == "" {
+		r.MemberID = resp.MemberID
+		resp = c.call(r).(*kmsg.JoinGroupResponse)
+	}
+	if resp.ErrorCode != 0 {
+		t.Fatalf("join v%d: error %d", r.Version, resp.ErrorCode)
+	}
+	return resp
+}
+
+// alone makes a group of one, stable.
+func alone(t testing.TB, c *rawClient, v int16, name string) *kmsg.JoinGroupResponse {
+	t.Helper()
+	resp := joined(t, c, joinRequest(v, name, ""))
+	if got := c.call(syncRequest(3, name, resp.MemberID, resp.Generation, map[string]string{resp.MemberID: "all"})).(*kmsg.SyncGroupResponse); got.ErrorCode != 0 {
+		t.Fatalf("sync: error %d", got.ErrorCode)
+	}
+	return resp
+}
+
+func clamp(v, low, high int16) int16 { return min(max(v, low), high) }
+
+// A whole life of a group of two, with every version of every request.
+func TestGroupLife(t *testing.T) {
+	for v := int16(0); v <= 9; v++ {
+		t.Run(fmt.Sprint("v", v), func(t *testing.T) { groupLife(t, v) })
+	}
+}
+
+func groupLife(t *testing.T, v int16) {
+	s := startGroups(t, nil)
+	const name = "life"
+	a, b := dial(t, s.addr), dial(t, s.addr)
+	first := alone(t, a, v, name)
+	if first.LeaderID != first.MemberID || first.Generation != 1 || len(first.Members) != 1 || *first.Protocol != "range" {
+		t.Fatalf("the first member: %+v", first)
+	}
+	// The second one waits for the first to come again.
+	join := joinRequest(v, name, "")
+	if v >= joinRequiresID {
+		join.MemberID = b.call(join).(*kmsg.JoinGroupResponse).MemberID
+	}
+	waiting := b.send(join)
+	until(t, "a rebalance", func() bool {
+		return a.call(heartbeatRequest(clamp(v, 0, 4), name, first.MemberID, 1)).(*kmsg.HeartbeatResponse).ErrorCode == int16(group.RebalanceInProgress)
+	})
+	again := joined(t, a, joinRequest(v, name, first.MemberID))
+	second := b.receive(join, waiting).(*kmsg.JoinGroupResponse)
+	if again.Generation != 2 || second.Generation != 2 || second.LeaderID != first.MemberID || len(again.Members) != 2 || len(second.Members) != 0 {
+		t.Fatalf("generation 2: %+v and %+v", again, second)
+	}
+	for _, m := range again.Members {
+		if !bytes.Equal(m.ProtocolMetadata, consumes("t")) {
+			t.Errorf("metadata %x of %s", m.ProtocolMetadata, m.MemberID)
+		}
+	}
+	sync := syncRequest(clamp(v, 0, 5), name, second.MemberID, 2, nil)
+	waiting = b.send(sync)
+	until(t, "the sync to wait", func() bool { return waitingIn(s) == 1 })
+	lead := syncRequest(clamp(v, 0, 5), name, first.MemberID, 2, map[string]string{first.MemberID: "one", second.MemberID: "two"})
+	if got := a.call(lead).(*kmsg.SyncGroupResponse); got.ErrorCode != 0 || string(got.MemberAssignment) != "one" {
+		t.Fatalf("the leader's sync: %+v", got)
+	}
+	if got := b.receive(sync, waiting).(*kmsg.SyncGroupResponse); got.ErrorCode != 0 || string(got.MemberAssignment) != "two" {
+		t.Fatalf("the follower's sync: %+v", got)
+	}
+	checkDescribed(t, a, clamp(v, 0, 6), name, second.MemberID)
+	cv := clamp(v, 2, 9)
+	for _, p := range a.call(commitRequest(cv, name, first.MemberID, 2, "t", 10, 20)).(*kmsg.OffsetCommitResponse).Topics[0].Partitions {
+		if p.ErrorCode != 0 {
+			t.Errorf("commit: error %d", p.ErrorCode)
+		}
+	}
+	checkOffsets(t, a, name, map[int32]int64{0: 10, 1: 20, 2: -1}, cv >= 6)
+	if got := leaveCode(b.call(leaveRequest(clamp(v, 0, 5), name, second.MemberID))); got != 0 {
+		t.Errorf("leave: error %d", got)
+	}
+	if got := leaveCode(b.call(leaveRequest(clamp(v, 0, 5), name, second.MemberID))); got != int16(group.UnknownMember) {
+		t.Errorf("leave twice: error %d", got)
+	}
+	if got := leaveCode(a.call(leaveRequest(clamp(v, 0, 5), name, first.MemberID))); got != 0 {
+		t.Errorf("leave: error %d", got)
+	}
+	until(t, "the metadata to know", func() bool { info, ok := s.node.View().Group(name); return ok && !info.Occupied })
+	if info, _ := s.node.View().Group(name); info.ProtocolType != "consumer" {
+		t.Errorf("protocol type %q", info.ProtocolType)
+	}
+	checkOffsets(t, a, name, map[int32]int64{0: 10, 1: 20, 2: -1}, cv >= 6)
+}
+
+func leaveCode(r kmsg.Response) int16 {
+	l := r.(*kmsg.LeaveGroupResponse)
+	if len(l.Members) > 0 {
+		return l.Members[0].ErrorCode
+	}
+	return l.ErrorCode
+}
+
+// waitingIn counts the requests that wait in groups.
+func waitingIn(s *testServer) int {
+	gs := s.broker.groups
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	return len(gs.mu.waiting)
+}
+
+func openIn(s *testServer) int {
+	gs := s.broker.groups
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	return len(gs.mu.open)
+}
+
+func checkDescribed(t *testing.T, c *rawClient, v int16, name, member string) {
+	t.Helper()
+	r := kmsg.NewPtrDescribeGroupsRequest()
+	r.Version, r.Groups = v, []string{name}
+	g := c.call(r).(*kmsg.DescribeGroupsResponse).Groups[0]
+	if g.ErrorCode != 0 || g.State != "Stable" || g.ProtocolType != "consumer" || g.Protocol != "range" || len(g.Members) != 2 || g.AuthorizedOperations != -2147483648 {
+		t.Fatalf("described: %+v", g)
+	}
+	for _, m := range g.Members {
+		if m.MemberID == member && (string(m.MemberAssignment) != "two" || m.ClientID != "test" || m.ClientHost != "/127.0.0.1" || !bytes.Equal(m.ProtocolMetadata, consumes("t"))) {
+			t.Errorf("described: %+v", m)
+		}
+	}
+	list := kmsg.NewPtrListGroupsRequest()
+	list.Version, list.StatesFilter, list.TypesFilter = clamp(v, 0, 5), []string{"STABLE"}, []string{"classic"}
+	if got := c.call(list).(*kmsg.ListGroupsResponse).Groups; len(got) != 1 || got[0].Group != name || got[0].ProtocolType != "consumer" {
+		t.Errorf("listed: %+v", got)
+	}
+}
+
+// checkOffsets asks with every version, named and all.
+func checkOffsets(t *testing.T, c *rawClient, name string, want map[int32]int64, epochs bool) {
+	t.Helper()
+	for v := int16(1); v <= 9; v++ {
+		for _, named := range []bool{true, false} {
+			r := offsetsRequest(v, name, "t", 0, 1, 2)
+			if !named {
+				r = offsetsRequest(v, name, "t")
+			}
+			got := map[int32]int64{}
+			for p, o := range offsetsIn(t, c.call(r).(*kmsg.OffsetFetchResponse)) {
+				got[p] = o.Offset
+				if o.Offset >= 0 && (*o.Metadata != "meta" || v >= 5 && epochs && o.LeaderEpoch != 7) || o.Offset < 0 && v >= 5 && o.LeaderEpoch != -1 {
+					t.Errorf("v%d: partition %d: %+v", v, p, o)
+				}
+			}
+			for p, o := range want {
+				found, ok := got[p]
+				if named && found != o || !named && ok != (o >= 0 && v >= fetchAllTopics) {
+					t.Errorf("v%d, named %v: partition %d has %v, want %d", v, named, p, found, o)
+				}
+			}
+		}
+	}
+}
+
+// offsetsIn flattens topic "t"; every error must be none.
+func offsetsIn(t testing.TB, r *kmsg.OffsetFetchResponse) map[int32]kmsg.OffsetFetchResponseTopicPartition {
+	t.Helper()
+	out := map[int32]kmsg.OffsetFetchResponseTopicPartition{}
+	put := func(topic string, p kmsg.OffsetFetchResponseTopicPartition) {
+		if topic != "t" || p.ErrorCode != 0 {
+			t.Errorf("topic %s, partition %d: error %d", topic, p.Partition, p.ErrorCode)
+		}
+		out[p.Partition] = p
+	}
+	for _, topic := range r.Topics {
+		for _, p := range topic.Partitions {
+			put(topic.Topic, p)
+		}
+	}
+	for _, g := range r.Groups {
+		if g.ErrorCode != 0 {
+			t.Errorf("group %s: error %d", g.Group, g.ErrorCode)
+		}
+		for _, topic := range g.Topics {
+			for _, p := range topic.Partitions {
+				put(topic.Topic, kmsg.OffsetFetchResponseTopicPartition{Partition: p.Partition, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch, Metadata: p.Metadata, ErrorCode: p.ErrorCode})
+			}
+		}
+	}
+	if r.ErrorCode != 0 {
+		t.Errorf("error %d", r.ErrorCode)
+	}
+	return out
+}
+
+// Case offsetfetch_unknown_group.
+func TestOffsetFetchUnknownGroup(t *testing.T) {
+	s := startGroups(t, nil)
+	c := dial(t, s.addr)
+	for v := int16(1); v <= 9; v++ {
+		r := offsetsRequest(v, "nope", "t", 0)
+		r.RequireStable = true
+		o := offsetsIn(t, c.call(r).(*kmsg.OffsetFetchResponse))[0]
+		if o.Offset != -1 || v >= 5 && o.LeaderEpoch != -1 {
+			t.Errorf("v%d: %+v", v, o)
+		}
+		if got := offsetsIn(t, c.call(offsetsRequest(v, "nope", "t")).(*kmsg.OffsetFetchResponse)); len(got) != 0 {
+			t.Errorf("v%d: all: %+v", v, got)
+		}
+	}
+}
+
+// Case coordinator_in_metadata, for every version.
+func TestCoordinatorIsInMetadata(t *testing.T) {
+	s := startGroups(t, nil)
+	s.node.register(2, "127.0.0.1:1")
+	c := dial(t, s.addr)
+	meta := c.call(kmsg.NewPtrMetadataRequest()).(*kmsg.MetadataResponse)
+	seen := map[int32]bool{}
+	for v := int16(0); v <= 6; v++ {
+		for i := range 20 {
+			r := kmsg.NewPtrFindCoordinatorRequest()
+			name := fmt.Sprint("group ", i)
+			r.Version, r.CoordinatorKey, r.CoordinatorKeys = v, name, []string{name}
+			resp := c.call(r).(*kmsg.FindCoordinatorResponse)
+			if v >= findBatches {
+				f := resp.Coordinators[0]
+				resp.ErrorCode, resp.NodeID, resp.Host, resp.Port = f.ErrorCode, f.NodeID, f.Host, f.Port
+			}
+			found := false
+			for _, b := range meta.Brokers {
+				found = found || b.NodeID == resp.NodeID && b.Host == resp.Host && b.Port == resp.Port
+			}
+			if resp.ErrorCode != 0 || !found {
+				t.Errorf("v%d: coordinator %d at %s:%d, error %d; brokers %+v", v, resp.NodeID, resp.Host, resp.Port, resp.ErrorCode, meta.Brokers)
+			}
+			seen[resp.NodeID] = true
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("only %v coordinate", seen)
+	}
+}
+
+func TestFindCoordinatorOfOthers(t *testing.T) {
+	b, _, _ := newTestBroker(t, nil)
+	for kind, want := range map[int8]int16{1: 53, 2: 42, 9: 42} {
+		r := kmsg.NewPtrFindCoordinatorRequest()
+		r.Version, r.CoordinatorType, r.CoordinatorKeys = 6, kind, []string{"x"}
+		if got := ask(t, b, r).(*kmsg.FindCoordinatorResponse).Coordinators[0]; got.ErrorCode != want || got.NodeID != -1 || got.ErrorMessage == nil {
+			t.Errorf("kind %d: %+v", kind, got)
+		}
+	}
+}
+
+// elsewhere registers node 2 and answers a group that it coordinates.
+func elsewhere(t testing.TB, n *fakeNode) string {
+	t.Helper()
+	n.register(2, "127.0.0.1:1")
+	for i := range 100 {
+		name := fmt.Sprint("far ", i)
+		if node, _, _ := n.View().GroupCoordinator(name); node == 2 {
+			return name
+		}
+	}
+	t.Fatal("node 2 coordinates nothing")
+	return ""
+}
+
+// Another node's groups are refused, by every request, in every version.
+func TestNotCoordinator(t *testing.T) {
+	s := startGroups(t, nil)
+	far := elsewhere(t, s.node)
+	c := dial(t, s.addr)
+	for _, a := range APIs() {
+		for v := a.Min; v <= a.Max; v++ {
+			var r kmsg.Request
+			switch a.Key {
+			case keyJoinGroup:
+				r = joinRequest(v, far, "")
+			case keySyncGroup:
+				r = syncRequest(v, far, "m", 1, nil)
+			case keyHeartbeat:
+				r = heartbeatRequest(v, far, "m", 1)
+			case keyLeaveGroup:
+				r = leaveRequest(v, far, "m")
+			case keyOffsetCommit:
+				r = commitRequest(v, far, "", -1, "t", 1)
+			case keyOffsetFetch:
+				r = offsetsRequest(v, far, "t", 0)
+			case keyDescribeGroups:
+				d := kmsg.NewPtrDescribeGroupsRequest()
+				d.Version, d.Groups = v, []string{far}
+				r = d
+			case keyDeleteGroups:
+				d := kmsg.NewPtrDeleteGroupsRequest()
+				d.Version, d.Groups = v, []string{far}
+				r = d
+			case keyOffsetDelete:
+				d := kmsg.NewPtrOffsetDeleteRequest()
+				d.Group = far
+				r = d
+			default:
+				continue
+			}
+			if got := groupError(c.call(r)); got != int16(codeNotCoordinator) {
+				t.Errorf("%s v%d: error %d", a.Name, v, got)
+			}
+		}
+	}
+}
+
+// groupError is the one error of a response.
+func groupError(r kmsg.Response) int16 {
+	switch r := r.(type) {
+	case *kmsg.JoinGroupResponse:
+		return r.ErrorCode
+	case *kmsg.SyncGroupResponse:
+		return r.ErrorCode
+	case *kmsg.HeartbeatResponse:
+		return r.ErrorCode
+	case *kmsg.LeaveGroupResponse:
+		return r.ErrorCode
+	case *kmsg.OffsetCommitResponse:
+		return r.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.OffsetFetchResponse:
+		if len(r.Groups) > 0 {
+			return r.Groups[0].ErrorCode
+		}
+		if len(r.Topics) > 0 {
+			return r.Topics[0].Partitions[0].ErrorCode
+		}
+		return r.ErrorCode
+	case *kmsg.DescribeGroupsResponse:
+		return r.Groups[0].ErrorCode
+	case *kmsg.DeleteGroupsResponse:
+		return r.Groups[0].ErrorCode
+	case *kmsg.OffsetDeleteResponse:
+		return r.ErrorCode
+	}
+	return -99
+}
+
+// A group that moves away answers who waits there, and starts anew when it comes
+// back.
+func TestGroupMovesAway(t *testing.T) {
+	s := startGroups(t, nil)
+	probe := newFakeNode(t)
+	probe.register(1, "127.0.0.1:9")
+	name := elsewhere(t, probe) // the weights do not depend on the rest
+	a, b := dial(t, s.addr), dial(t, s.addr)
+	first := alone(t, a, 3, name)
+	join := joinRequest(3, name, "")
+	waiting := b.send(join)
+	until(t, "the join to wait", func() bool { return waitingIn(s) == 1 })
+	s.node.register(2, "127.0.0.1:1")
+	if got := b.receive(join, waiting).(*kmsg.JoinGroupResponse); got.ErrorCode != int16(codeNotCoordinator) {
+		t.Errorf("the waiting join: error %d", got.ErrorCode)
+	}
+	if openIn(s) != 0 {
+		t.Errorf("%d groups are open", openIn(s))
+	}
+	n2, _ := s.node.View().Node(2)
+	s.node.seal(n2.Epoch)
+	if got := groupError(a.call(heartbeatRequest(3, name, first.MemberID, 1))); got != int16(group.UnknownMember) {
+		t.Errorf("heartbeat after the group came back: error %d", got)
+	}
+}
+
+// A member's memory does not outlive the node's epoch, even when nobody looked in
+// between.
+func TestGroupOfAnEarlierEpoch(t *testing.T) {
+	s := startGroups(t, nil)
+	c := dial(t, s.addr)
+	first := alone(t, c, 3, "g")
+	s.node.register(1, s.addr)
+	if got := groupError(c.call(commitRequest(7, "g", first.MemberID, 1, "t", 5))); got != int16(codeGroupIDNotFound) && got != int16(codeIllegalGeneration) {
+		t.Errorf("commit: error %d", got)
+	}
+}
+
+// A join that waits holds up its own connection only; requests behind it are
+// answered after it, in order.
+func TestJoinWaitsAlone(t *testing.T) {
+	s := startGroups(t, nil)
+	a, b := dial(t, s.addr), dial(t, s.addr)
+	first := alone(t, a, 3, "g")
+	join := joinRequest(3, "g", "")
+	id := b.send(join)
+	behind := b.send(kmsg.NewPtrApiVersionsRequest())
+	until(t, "the join to wait", func() bool { return waitingIn(s) == 1 })
+	for range 3 {
+		if got := a.call(kmsg.NewPtrApiVersionsRequest()).(*kmsg.ApiVersionsResponse); got.ErrorCode != 0 {
+			t.Fatal(got.ErrorCode)
+		}
+	}
+	joined(t, a, joinRequest(3, "g", first.MemberID))
+	if got := b.receive(join, id).(*kmsg.JoinGroupResponse); got.ErrorCode != 0 || got.Generation != 2 {
+		t.Errorf("joined: %+v", got)
+	}
+	b.receive(kmsg.NewPtrApiVersionsRequest(), behind)
+}
+
+// A client that goes while its join waits leaves nothing behind.
+func TestJoinOfAClientThatGoes(t *testing.T) {
+	s := startGroups(t, func(c *Config) { c.GroupInitialDelay = time.Minute })
+	a, b := dial(t, s.addr), dial(t, s.addr)
+	a.send(joinRequest(3, "g", ""))
+	until(t, "the join to wait", func() bool { return waitingIn(s) == 1 })
+	_ = a.nc.Close()
+	until(t, "the join to be forgotten", func() bool { return waitingIn(s) == 0 })
+	r := kmsg.NewPtrDescribeGroupsRequest()
+	r.Groups = []string{"g"}
+	if got := b.call(r).(*kmsg.DescribeGroupsResponse).Groups[0]; len(got.Members) != 0 {
+		t.Errorf("left behind: %+v", got)
+	}
+}
+
+// A listener that stops answers the joins and syncs that wait.
+func TestStopAnswersWaitingMembers(t *testing.T) {
+	s := startGroups(t, func(c *Config) { c.GroupInitialDelay = time.Minute })
+	var clients []*rawClient
+	for range 5 {
+		c := dial(t, s.addr)
+		c.send(joinRequest(2, "g", ""))
+		clients = append(clients, c)
+	}
+	until(t, "the joins to wait", func() bool { return waitingIn(s) == 5 })
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range clients {
+		if got := c.receive(joinRequest(2, "g", ""), 1).(*kmsg.JoinGroupResponse); got.ErrorCode != int16(codeNotCoordinator) {
+			t.Errorf("error %d", got.ErrorCode)
+		}
+	}
+	if waitingIn(s) != 0 {
+		t.Errorf("%d requests still wait", waitingIn(s))
+	}
+}
+
+func TestJoinRefusals(t *testing.T) {
+	b, _, _ := newTestBroker(t, func(c *Config) { c.GroupMembersMax, c.GroupsMax, c.GroupBytesMax = 1, 2, 1000 })
+	join := func(name string, change func(*kmsg.JoinGroupRequest)) int16 {
+		r := joinRequest(4, name, "")
+		change(r)
+		resp := ask(t, b, r).(*kmsg.JoinGroupResponse)
+		if resp.ErrorCode != 0 && resp.Generation != -1 {
+			t.Errorf("%s: generation %d with error %d", name, resp.Generation, resp.ErrorCode)
+		}
+		return resp.ErrorCode
+	}
+	for what, c := range map[string]struct {
+		name   string
+		change func(*kmsg.JoinGroupRequest)
+		want   int16
+	}{
+		"no name":          {"", func(*kmsg.JoinGroupRequest) {}, 24},
+		"long name":        {strings.Repeat("n", 2000), func(*kmsg.JoinGroupRequest) {}, 24},
+		"bad name":         {"\xff", func(*kmsg.JoinGroupRequest) {}, 24},
+		"short session":    {"a", func(r *kmsg.JoinGroupRequest) { r.SessionTimeoutMillis = 5999 }, 26},
+		"long session":     {"a", func(r *kmsg.JoinGroupRequest) { r.SessionTimeoutMillis = 1_800_001 }, 26},
+		"no protocol":      {"a", func(r *kmsg.JoinGroupRequest) { r.Protocols = nil }, 23},
+		"no type":          {"a", func(r *kmsg.JoinGroupRequest) { r.ProtocolType = "" }, 23},
+		"long type":        {"a", func(r *kmsg.JoinGroupRequest) { r.ProtocolType = strings.Repeat("t", 300) }, 23},
+		"unknown id":       {"a", func(r *kmsg.JoinGroupRequest) { r.MemberID = "ghost" }, 25},
+		"much metadata":    {"a", func(r *kmsg.JoinGroupRequest) { r.Protocols[0].Metadata = make([]byte, 2000) }, 14},
+		"negative waits":   {"b", func(r *kmsg.JoinGroupRequest) { r.RebalanceTimeoutMillis = -1 }, 79},
+		"negative session": {"a", func(r *kmsg.JoinGroupRequest) { r.SessionTimeoutMillis = -1 }, 26},
+	} {
+		if got := join(c.name, c.change); got != c.want {
+			t.Errorf("%s: error %d, want %d", what, got, c.want)
+		}
+	}
+	if got := join("b", func(*kmsg.JoinGroupRequest) {}); got != int16(group.MaxSizeReached) {
+		t.Errorf("a second id: error %d", got)
+	}
+	join("c", func(*kmsg.JoinGroupRequest) {})
+	if got := join("d", func(*kmsg.JoinGroupRequest) {}); got != int16(codeCoordinatorLoading) {
+		t.Errorf("a third group: error %d", got)
+	}
+}
+
+// A client id may be long, and no text at all.
+func TestMemberIDOfALongClientID(t *testing.T) {
+	for _, prefix := range []string{strings.Repeat("ü", 1000), strings.Repeat("\x80", 1000), "", "short"} {
+		id := newMemberID(prefix)
+		if len(id) > 240 || !strings.HasPrefix(id, prefix[:min(len(prefix), 4)]) && prefix[:min(len(prefix), 1)] != "\x80" {
+			t.Errorf("%.20q: %q", prefix, id)
+		}
+	}
+	if newMemberID("a") == newMemberID("a") {
+		t.Error("the same id twice")
+	}
+}
+
+func TestSameTopics(t *testing.T) {
+	owns := kmsg.NewConsumerMemberMetadata()
+	owns.Version, owns.Topics, owns.UserData = 3, []string{"b", "a"}, []byte("u")
+	owns.OwnedPartitions = append(owns.OwnedPartitions, kmsg.ConsumerMemberMetadataOwnedPartition{Topic: "a", Partitions: []int32{1}})
+	for _, c := range []struct {
+		kind        string
+		before, now []byte
+		want        bool
+	}{
+		{"consumer", owns.AppendTo(nil), consumes("a", "b"), true},
+		{"consumer", owns.AppendTo(nil), consumes("a"), false},
+		{"consumer", consumes("a", "b"), consumes("a", "c"), false},
+		{"consumer", []byte("junk"), consumes("a"), false},
+		{"connect", consumes("a"), consumes("a"), false},
+	} {
+		if got := sameTopics(c.kind, c.before, c.now); got != c.want {
+			t.Errorf("%s %x %x: %v", c.kind, c.before, c.now, got)
+		}
+	}
+}
+
+// The metadata learns of members, also when it was told wrong: a commit that was
+// under way says what was true when it began.
+func TestGroupMarks(t *testing.T) {
+	s := startGroups(t, nil)
+	c := dial(t, s.addr)
+	occupied := func(want bool) func() bool {
+		return func() bool { info, ok := s.node.View().Group("g"); return ok && info.Occupied == want }
+	}
+	// Offsets first, by an outsider: a simple group.
+	c.call(commitRequest(7, "g", "", -1, "t", 1))
+	if info, ok := s.node.View().Group("g"); !ok || info.Occupied || info.ProtocolType != "" {
+		t.Fatalf("a simple group: %+v", info)
+	}
+	m := alone(t, c, 3, "g")
+	until(t, "members", occupied(true))
+	c.call(commitRequest(7, "g", m.MemberID, 1, "t", 2))
+	c.call(leaveRequest(3, "g", m.MemberID))
+	until(t, "no members", occupied(false))
+	// As if a commit came late.
+	if err := s.node.CommitGroupOffsets(t.Context(), cluster.GroupCommit{Group: "g", Occupied: true}); err != nil {
+		t.Fatal(err)
+	}
+	s.broker.groups.mark("g")
+	until(t, "no members again", occupied(false))
+	// Failing to tell is not the end of it.
+	s.node.failGroups(mink.ErrUnavailable)
+	before := s.node.markCount()
+	m = alone(t, c, 3, "g")
+	until(t, "the mark to fail", func() bool { return s.node.markCount() > before })
+	s.node.failGroups(nil)
+	s.broker.groups.mark("g")
+	until(t, "members at last", occupied(true))
+}
+
+func TestOffsetCommitErrors(t *testing.T) {
+	s := startGroups(t, nil)
+	c := dial(t, s.addr)
+	commit := func(r *kmsg.OffsetCommitRequest) int16 { return groupError(c.call(r)) }
+	check := func(what string, got, want int16) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: error %d, want %d", what, got, want)
+		}
+	}
+	check("a generation of an unknown group", commit(commitRequest(8, "new", "m", 3, "t", 1)), 22)
+	check("the same, newer", commit(commitRequest(9, "new", "m", 3, "t", 1)), 69)
+	check("no topic", commit(commitRequest(9, "new", "", -1, "missing", 1)), 3)
+	check("negative", commit(commitRequest(9, "new", "", -1, "t", -1)), 42)
+	many := commitRequest(9, "new", "", -1, "t", 1)
+	many.Topics[0].Partitions[0].Metadata = kmsg.StringPtr(strings.Repeat("m", 4097))
+	check("much metadata", commit(many), 12)
+	many.Topics[0].Partitions[0].Metadata = kmsg.StringPtr(strings.Repeat("m", 4096))
+	check("as much as may be", commit(many), 0)
+	many.Topics[0].Partitions[0].Metadata = nil
+	many.Topics[0].Partitions[0].Partition = 3
+	check("no partition", commit(many), 3)
+	check("a member of a group that was forgotten", commit(commitRequest(9, "new", "m", 3, "t", 1)), 25)
+	for err, want := range map[error]int16{
+		cluster.ErrNotCoordinator: 16, mink.ErrFenced: 16, mink.ErrThrottled: 14, mink.ErrUnavailable: 15, mink.ErrUnknownOutcome: 15,
+		context.DeadlineExceeded: 15, mink.ErrTooLarge: 28, mink.ErrInvalid: 42, mink.ErrCorrupt: -1,
+	} {
+		s.node.failGroups(fmt.Errorf("wrapped: %w", err))
+		check(err.Error(), commit(commitRequest(9, "new", "", -1, "t", 1)), want)
+	}
+	s.node.failGroups(nil)
+	m := alone(t, c, 4, "g")
+	check("an outsider", commit(commitRequest(9, "g", "", -1, "t", 1)), 25)
+	check("an old generation", commit(commitRequest(9, "g", m.MemberID, 0, "t", 1)), 22)
+	check("a member", commit(commitRequest(9, "g", m.MemberID, 1, "t", 1)), 0)
+}
+
+// Offsets of a topic that was dropped and made again are not its own.
+func TestOffsetsOfARecreatedTopic(t *testing.T) {
+	s := startGroups(t, nil)
+	c := dial(t, s.addr)
+	c.call(commitRequest(7, "g", "", -1, "t", 800))
+	table, _ := s.node.View().TableByName("kafka", "t")
+	if err := s.node.DropTable(t.Context(), table.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.node.topic("t", 3)
+	if o := offsetsIn(t, c.call(offsetsRequest(7, "g", "t", 0)).(*kmsg.OffsetFetchResponse))[0]; o.Offset != -1 {
+		t.Errorf("offset %d", o.Offset)
+	}
+}
+
+func TestDeleteGroupsAndOffsets(t *testing.T) {
+	s := startGroups(t, nil)
+	s.node.topic("other", 1)
+	c := dial(t, s.addr)
+	m := alone(t, c, 4, "busy")
+	c.call(commitRequest(7, "busy", m.MemberID, 1, "t", 1))
+	c.call(commitRequest(7, "busy", m.MemberID, 1, "other", 1))
+	c.call(commitRequest(7, "idle", "", -1, "t", 1, 2))
+	offsetDelete := func(name, topic string, partition int32) *kmsg.OffsetDeleteResponse {
+		r := kmsg.NewPtrOffsetDeleteRequest()
+		r.Group = name
+		rt := kmsg.NewOffsetDeleteRequestTopic()
+		rt.Topic = topic
+		p := kmsg.NewOffsetDeleteRequestTopicPartition()
+		p.Partition = partition
+		rt.Partitions = append(rt.Partitions, p)
+		r.Topics = append(r.Topics, rt)
+		return c.call(r).(*kmsg.OffsetDeleteResponse)
+	}
+	for _, d := range []struct {
+		name, topic string
+		partition   int32
+		top, want   int16
+	}{
+		{"nope", "t", 0, 69, 0}, {"busy", "t", 0, 0, 86}, {"busy", "other", 0, 0, 0}, {"busy", "missing", 0, 0, 3}, {"idle", "t", 0, 0, 0}, {"idle", "t", 9, 0, 3},
+	} {
+		got := offsetDelete(d.name, d.topic, d.partition)
+		if got.ErrorCode != d.top || d.top == 0 && got.Topics[0].Partitions[0].ErrorCode != d.want {
+			t.Errorf("%+v: %+v", d, got)
+		}
+	}
+	got := offsetsIn(t, c.call(offsetsRequest(7, "idle", "t", 0, 1)).(*kmsg.OffsetFetchResponse))
+	if got[0].Offset != -1 || got[1].Offset != 2 {
+		t.Errorf("after the delete: %+v", got)
+	}
+	connect := joinRequest(3, "worker", "")
+	connect.ProtocolType = "connect"
+	joined(t, c, connect)
+	if got := offsetDelete("worker", "t", 0); got.ErrorCode != 68 {
+		t.Errorf("a connect group: error %d", got.ErrorCode)
+	}
+	for v := int16(0); v <= 2; v++ {
+		c.call(commitRequest(7, "idle", "", -1, "t", 1))
+		r := kmsg.NewPtrDeleteGroupsRequest()
+		r.Version, r.Groups = v, []string{"idle", "busy", "nope", ""}
+		for i, want := range []int16{0, 68, 69, 24} {
+			if got := c.call(r).(*kmsg.DeleteGroupsResponse).Groups[i].ErrorCode; got != want && (i != 0 || got != 69) {
+				t.Errorf("v%d: %s: error %d, want %d", v, r.Groups[i], got, want)
+			}
+		}
+		if _, ok := s.node.View().Group("idle"); ok {
+			t.Error("the group is still there")
+		}
+	}
+}
+
+// An unknown group is a dead one, and an error from version 6.
+func TestDescribeUnknownGroup(t *testing.T) {
+	b, _, _ := newTestBroker(t, nil)
+	for v := int16(0); v <= 6; v++ {
+		r := kmsg.NewPtrDescribeGroupsRequest()
+		r.Version, r.Groups = v, []string{"nope"}
+		want := int16(0)
+		if v >= 6 {
+			want = 69
+		}
+		if g := ask(t, b, r).(*kmsg.DescribeGroupsResponse).Groups[0]; g.ErrorCode != want || g.State != "Dead" || (g.ErrorMessage != nil) != (v >= 6) {
+			t.Errorf("v%d: %+v", v, g)
+		}
+	}
+}
