@@ -162,8 +162,11 @@ func (o *opening) compare(ctx context.Context, state *cluster.State, at metalog.
 		}, nil
 	}
 	ok, err := contains(ctx, o.Log, at, have.Position)
-	if err != nil || ok {
+	if err != nil {
 		return nil, err
+	}
+	if ok {
+		return nil, nil
 	}
 	return &mismatch{
 		what: fmt.Sprintf("the metadata database went back: the object store has seen it at %s, now it is at %s", have.Position, at),

@@ -500,10 +500,10 @@ func TestEveryCrashPoint(t *testing.T) {
 				log, store, wal := memlog.New(), newStore(), newStore()
 				token := ""
 				if accept {
-					_, first, err := open(t, log, store, wal, "")
+					_, _, err := open(t, log, store, wal, "")
 					check(t, err)
 					grow(t, log, 5)
-					_, first, err = open(t, log, store, wal, "")
+					_, first, err := open(t, log, store, wal, "")
 					check(t, err)
 					check(t, first.Keep(t.Context()))
 					log.Rewind(3)
