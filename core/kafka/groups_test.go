@@ -512,7 +512,7 @@ func TestMemberIDOfALongClientID(t *testing.T) {
 			t.Errorf("%.20q: %q", prefix, id)
 		}
 	}
-	if newMemberID("a") == newMemberID("a") {
+	if one := newMemberID("a"); one == newMemberID("a") {
 		t.Error("the same id twice")
 	}
 }
@@ -565,7 +565,7 @@ func TestGroupMarks(t *testing.T) {
 	// Failing to tell is not the end of it.
 	s.node.failGroups(mink.ErrUnavailable)
 	before := s.node.markCount()
-	m = alone(t, c, 3, "g")
+	alone(t, c, 3, "g")
 	until(t, "the mark to fail", func() bool { return s.node.markCount() > before })
 	s.node.failGroups(nil)
 	s.broker.groups.mark("g")
