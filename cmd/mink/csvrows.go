@@ -10,6 +10,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/mink-project/mink/core/record/jsonrow"
 )
 
 // csvRows reads CSV with a header line as batches of the table's columns.
@@ -18,6 +20,7 @@ import (
 type csvRows struct {
 	in     *csv.Reader
 	schema *arrow.Schema
+	values *jsonrow.Reader
 	at     []int // position in a record of each column, -1: not there
 	chunk  int
 	rec    arrow.RecordBatch
@@ -25,7 +28,7 @@ type csvRows struct {
 }
 
 func newCSVRows(in io.Reader, s *arrow.Schema, chunk int) (*csvRows, error) {
-	r := &csvRows{in: csv.NewReader(in), schema: s, chunk: chunk}
+	r := &csvRows{in: csv.NewReader(in), schema: s, values: jsonrow.New(s).NewReader(), chunk: chunk}
 	r.in.ReuseRecord = true
 	header, err := r.in.Read()
 	if errors.Is(err, io.EOF) {
@@ -118,9 +121,9 @@ func (r *csvRows) add(b *array.RecordBuilder, record []string) error {
 			b.Field(i).AppendNull()
 			continue
 		}
-		if err := appendText(b.Field(i), value); err != nil {
+		if err := r.values.AppendText(b.Field(i), i, value); err != nil {
 			line, _ := r.in.FieldPos(r.at[i])
-			return fmt.Errorf("line %d: column %q is %s: cannot read %.100q: %w", line, f.Name, typeText(f), value, err)
+			return fmt.Errorf("line %d: column %q is %s: cannot read %.100q: %w", line, f.Name, r.values.TypeText(i), value, err)
 		}
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/spf13/cobra"
 
+	"github.com/mink-project/mink/core/record/jsonrow"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
@@ -253,18 +254,15 @@ func (a *app) printer(format string, schema *arrow.Schema) rowPrinter {
 type jsonPrinter struct{ out io.Writer }
 
 func (p jsonPrinter) print(rec arrow.RecordBatch) error {
-	var text bytes.Buffer
+	var text []byte
 	fields := rec.Schema().Fields()
 	for row := range int(rec.NumRows()) {
-		if err := appendObject(&text, fields, rec.Columns(), row); err != nil {
-			return err
-		}
-		text.WriteByte('\n')
-		if text.Len() > 1<<16 || row == int(rec.NumRows())-1 {
-			if _, err := p.out.Write(text.Bytes()); err != nil {
+		text = append(jsonrow.AppendObject(text, fields, rec.Columns(), row), '\n')
+		if len(text) > 1<<16 || row == int(rec.NumRows())-1 {
+			if _, err := p.out.Write(text); err != nil {
 				return err
 			}
-			text.Reset()
+			text = text[:0]
 		}
 	}
 	return nil
@@ -318,15 +316,12 @@ func csvCell(c arrow.Array, row int) string {
 
 // jsonText is a value as JSON has it, without the quotes of a string.
 func jsonText(c arrow.Array, row int) string {
-	var b bytes.Buffer
-	if err := appendJSON(&b, c, row); err != nil {
-		return c.ValueStr(row)
-	}
+	b := jsonrow.AppendValue(nil, c, row)
 	var s string
-	if json.Unmarshal(b.Bytes(), &s) == nil {
+	if json.Unmarshal(b, &s) == nil {
 		return s
 	}
-	return b.String()
+	return string(b)
 }
 
 type arrowPrinter struct{ w *ipc.Writer }
