@@ -58,7 +58,7 @@ type Backend interface {
 type Log interface {
 	AppendArrow(a tablet.ArrowAppend) (Pending, error)
 	Read(ctx context.Context, r tablet.ReadRequest) (tablet.ReadResult, error)
-	Rows(b record.Batch, columns []int) (arrow.RecordBatch, error)
+	Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip []tablet.Quarantined, err error)
 	Message(b record.Batch, columns []int) (arrowipc.Cut, error)
 	LogStart() mink.Offset
 	HighWatermark() mink.Offset

@@ -151,11 +151,40 @@ func (r *reader) batch(b record.Batch, hw mink.Offset) error {
 		}
 		return r.emit(meta, cut.Metadata, joinBody(cut), int64(b.Count()))
 	}
-	rows, err := r.rows(b, v)
+	rows, gaps, err := r.rows(b, v)
 	if err != nil {
 		return r.skip(meta, err)
 	}
 	defer rows.Release()
+	for _, q := range gaps {
+		if err := r.gap(b, meta, rows, q); err != nil || r.done() {
+			return err
+		}
+	}
+	return r.part(b, meta, rows, end)
+}
+
+// gap sends the rows before a range of records that are no rows, and reports it.
+func (r *reader) gap(b record.Batch, meta api.BatchMetadata, rows arrow.RecordBatch, q tablet.Quarantined) error {
+	first, last := max(q.First, r.next), min(q.Last, meta.Next-1)
+	if first > last {
+		return nil
+	}
+	if err := r.part(b, meta, rows, first); err != nil || r.left <= 0 {
+		return err
+	}
+	r.service.log.Warn("scan skips records", "bucket", r.bucket.String(), "first_offset", q.First, "last_offset", q.Last, "why", q.Why)
+	meta.Base, meta.Last, meta.Next, meta.Quarantined = first, last, last+1, q.Why
+	return r.empty(meta)
+}
+
+// part sends the rows of b from where the reader is to end.
+func (r *reader) part(b record.Batch, meta api.BatchMetadata, rows arrow.RecordBatch, end mink.Offset) error {
+	first := max(b.BaseOffset(), r.next)
+	if first >= end {
+		return nil
+	}
+	meta.Base, meta.Last, meta.Next = first, end-1, end
 	// One row per offset, from the batch's base.
 	from := min(int64(first-b.BaseOffset()), rows.NumRows())
 	to := min(int64(end-b.BaseOffset()), rows.NumRows())
@@ -169,18 +198,18 @@ func (r *reader) batch(b record.Batch, hw mink.Offset) error {
 	return r.encode(meta, part)
 }
 
-// rows decodes a batch to the reader's schema.
-func (r *reader) rows(b record.Batch, v *version) (arrow.RecordBatch, error) {
-	stored, err := r.log.Rows(b, v.columns)
+// rows decodes a batch to the reader's schema. Of gaps only the place is kept.
+func (r *reader) rows(b record.Batch, v *version) (rows arrow.RecordBatch, gaps []tablet.Quarantined, err error) {
+	stored, gaps, err := r.log.Rows(b, v.columns)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer stored.Release()
-	rows, err := v.plan.Remap(memory.DefaultAllocator, stored)
+	rows, err = v.plan.Remap(memory.DefaultAllocator, stored)
 	if err != nil { // the same for every reader: skipped as a batch that cannot be decoded is
-		return nil, &tablet.QuarantineError{Bucket: r.bucket, First: b.BaseOffset(), Last: b.LastOffset(), Why: err.Error()}
+		return nil, nil, &tablet.QuarantineError{Bucket: r.bucket, First: b.BaseOffset(), Last: b.LastOffset(), Why: err.Error()}
 	}
-	return rows, nil
+	return rows, gaps, nil
 }
 
 // skip reports a batch that cannot be decoded and goes on after it.

@@ -260,9 +260,15 @@ func errorRecords(bad *record.BatchError) []kmsg.ProduceResponseTopicPartitionEr
 		list = []int32{int32(bad.Record)}
 	}
 	var out []kmsg.ProduceResponseTopicPartitionErrorRecord
-	for _, n := range list {
+	for i, n := range list {
 		e := kmsg.NewProduceResponseTopicPartitionErrorRecord()
-		e.RelativeOffset, e.ErrorMessage = n, &bad.Why
+		e.RelativeOffset = n
+		switch {
+		case i < len(bad.Whys):
+			e.ErrorMessage = &bad.Whys[i]
+		case bad.Whys == nil:
+			e.ErrorMessage = &bad.Why
+		}
 		out = append(out, e)
 	}
 	return out

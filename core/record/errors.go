@@ -40,7 +40,11 @@ type BatchError struct {
 	Record  int     // index of the first bad record, -1: the batch as a whole
 	Records []int32 // all bad records when each was looked at, else nil
 	Why     string
+	Whys    []string // of the first WhysMax of Records, where each has a reason of its own; else nil
 }
+
+// WhysMax bounds BatchError.Whys.
+const WhysMax = 100
 
 // Error names the kind, the record when there is one, and the reason.
 func (e *BatchError) Error() string {

@@ -19,6 +19,12 @@ const (
 	kafkaRetentionBytes = "retention.bytes"
 )
 
+// The options of typed topics.
+const (
+	optionValueFormat = "kafka.value.format"
+	optionBadRecords  = "kafka.bad.records"
+)
+
 // canonicalOptions replaces Kafka's spellings by Mink's. Both spellings of one
 // option with different values are an error.
 func canonicalOptions(m map[string]string) (map[string]string, error) {
@@ -190,7 +196,9 @@ func IsKafkaTopic(s *Schema) bool {
 }
 
 // IsKafkaTopic reports whether Kafka clients see the table as a topic: the four
-// columns, and no keys, since a Kafka producer chooses the bucket itself.
+// columns, or kafka.value.format = json, and no keys, since a Kafka producer
+// chooses the bucket itself.
 func (d *Descriptor) IsKafkaTopic() bool {
-	return IsKafkaTopic(&d.Schema) && len(d.PrimaryKey) == 0 && len(d.PartitionKeys) == 0 && len(d.BucketKeys) == 0
+	return (IsKafkaTopic(&d.Schema) || d.Options[optionValueFormat] == "json") &&
+		len(d.PrimaryKey) == 0 && len(d.PartitionKeys) == 0 && len(d.BucketKeys) == 0
 }

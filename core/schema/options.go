@@ -61,6 +61,8 @@ type Options struct {
 	TimestampBefore time.Duration // how far a CreateTime may lie behind the leader's clock; 0: any
 	TimestampAfter  time.Duration // how far ahead of it; 0: any
 	DeepKafka       bool          // decompress and walk Kafka batches before they are taken
+	KafkaJSON       bool          // values of Kafka records are JSON objects of the columns
+	QuarantineBad   bool          // with KafkaJSON: records that do not fit the columns are taken and kept out of them
 	AutoPartition   AutoPartition
 
 	values map[string]string
@@ -275,6 +277,8 @@ func (o *Options) fill() error {
 		o.TimestampType = LogAppendTime
 	}
 	o.DeepKafka = text("kafka.validate") == "deep"
+	o.KafkaJSON = text(optionValueFormat) == "json"
+	o.QuarantineBad = text(optionBadRecords) == "quarantine"
 	o.TimestampBefore = kafkaMillis(text("message.timestamp.before.max.ms"))
 	o.TimestampAfter = kafkaMillis(text("message.timestamp.after.max.ms"))
 	o.AutoPartition = AutoPartition{
@@ -314,7 +318,33 @@ func (d *Descriptor) checkOptions() error {
 			return optionError(name, d.Options[name], "it is for tables without a primary key")
 		}
 	}
+	if err := d.checkKafkaJSON(&o); err != nil {
+		return err
+	}
 	return d.checkAutoPartition(o.AutoPartition)
+}
+
+// checkKafkaJSON holds typed topics to what a Kafka producer can do: it chooses
+// the bucket itself, and sends a key or none.
+func (d *Descriptor) checkKafkaJSON(o *Options) error {
+	keys := ""
+	switch {
+	case !o.KafkaJSON && o.QuarantineBad:
+		return optionError(optionBadRecords, "quarantine", "it is for tables with %s = json", optionValueFormat)
+	case !o.KafkaJSON:
+		return nil
+	case IsKafkaTopic(&d.Schema):
+		return optionError(optionValueFormat, "json", "the table has the four columns of a topic with raw values")
+	case len(d.PrimaryKey) > 0:
+		keys = "a primary key"
+	case len(d.PartitionKeys) > 0:
+		keys = "partition columns"
+	case len(d.BucketKeys) > 0:
+		keys = "bucket keys"
+	default:
+		return nil
+	}
+	return optionError(optionValueFormat, "json", "a table with %s is no topic, as Kafka's producers choose the bucket themselves", keys)
 }
 
 func (d *Descriptor) checkAutoPartition(a AutoPartition) error {

@@ -216,3 +216,66 @@ func TestKafkaTopic(t *testing.T) {
 		t.Errorf("through Arrow: %v", err)
 	}
 }
+
+// A typed table is a topic when it says so and a producer can choose its bucket.
+func TestTypedTopic(t *testing.T) {
+	base := func(options map[string]string) *Descriptor {
+		return &Descriptor{Database: "d", Table: "t", Options: options, Schema: Schema{Columns: []Column{
+			{Name: "id", Type: MustParseType("BIGINT NOT NULL")}, {Name: "day", Type: MustParseType("STRING NOT NULL")}}}}
+	}
+	json := map[string]string{"kafka.value.format": "json"}
+	for _, c := range []struct {
+		what    string
+		options map[string]string
+		change  func(*Descriptor)
+		topic   bool
+		want    string
+	}{
+		{"plain", nil, nil, false, ""},
+		{"raw", map[string]string{"kafka.value.format": "raw"}, nil, false, ""},
+		{"json", json, nil, true, ""},
+		{"quarantine", map[string]string{"kafka.value.format": "json", "kafka.bad.records": "quarantine"}, nil, true, ""},
+		{"quarantine alone", map[string]string{"kafka.bad.records": "quarantine"}, nil, false, "it is for tables with kafka.value.format = json"},
+		{"avro", map[string]string{"kafka.value.format": "avro"}, nil, false, "one of raw, json"},
+		{"bucket keys", json, func(d *Descriptor) { d.BucketKeys = []string{"id"} }, false, "bucket keys is no topic"},
+		{"partitions", json, func(d *Descriptor) { d.PartitionKeys = []string{"day"} }, false, "partition columns is no topic"},
+		{"primary key", json, func(d *Descriptor) { d.PrimaryKey = []string{"id"} }, false, "primary key is no topic"},
+		{"four columns", json, func(d *Descriptor) { d.Schema = KafkaTopicSchema() }, true, "four columns of a topic"},
+	} {
+		d := base(c.options)
+		if c.change != nil {
+			c.change(d)
+		}
+		n, err := d.Normalize()
+		if err == nil {
+			err = n.Validate()
+		}
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.what, err, c.want)
+		}
+		if got := n.IsKafkaTopic(); got != c.topic {
+			t.Errorf("%s: topic %v", c.what, got)
+		}
+		if err != nil {
+			continue
+		}
+		o, err := n.ParsedOptions()
+		if err != nil || o.KafkaJSON != c.topic || o.QuarantineBad != (c.what == "quarantine") {
+			t.Errorf("%s: %+v, %v", c.what, o, err)
+		}
+	}
+	// A change of columns must not turn one kind of topic into the other.
+	d := base(json)
+	d.Schema = KafkaTopicSchema()
+	d.Schema.Columns = append(d.Schema.Columns, Column{Name: "x", Type: MustParseType("INT")})
+	n, err := d.Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Apply([]Change{{Op: DropColumn, Name: "x"}}); !errors.Is(err, mink.ErrInvalid) {
+		t.Errorf("five columns become four: %v", err)
+	}
+}

@@ -26,7 +26,7 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 		{Name: "mink_node_epoch", Help: "Node epoch; 0 while not registered.", Value: float64(s.Epoch)},
 		{Name: "mink_metadata_applied_index", Help: "Metadata index that this node has applied.", Value: float64(s.Applied)},
 		{Name: "mink_node_buckets", Help: "Buckets led here.", Value: float64(len(s.Buckets))},
-		{Name: "mink_quarantined_batches", Help: "Batches that readers could not decode and skipped, since their buckets were opened here.", Value: p.quarantined(s)},
+		{Name: "mink_quarantined_batches", Help: "Batches that readers could not decode, and runs of records that are no rows, which they skip, since their buckets were opened here.", Value: p.quarantined(s)},
 		{Name: "mink_wal_damaged_slots", Help: "Write-ahead objects that keep a log from being recovered, as the coordinator's node sees it.", Value: p.damagedSlots()},
 	}
 	out = append(out, engineFigures(s.Engine)...)

@@ -82,21 +82,36 @@ type ArrowAppend struct {
 // mink.ErrClosed. An error means that nothing was appended.
 func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 	set := l.settings.Load()
-	if lay := set.layouts[len(set.layouts)-1]; !lay.topic {
-		return nil, fmt.Errorf("append to bucket %s: %w: Kafka batches need the four columns of a topic", l.cfg.Bucket, mink.ErrUnsupported)
+	lay := set.layouts[len(set.layouts)-1]
+	if !set.isTopic(lay) {
+		return nil, fmt.Errorf("append to bucket %s: %w: Kafka batches need the four columns of a topic, or kafka.value.format = json", l.cfg.Bucket, mink.ErrUnsupported)
 	}
 	o := &set.options
 	opts := kafkabatch.Options{
 		MaxBytes:      o.MaxMessageBytes,
+		Deep:          o.DeepKafka,
 		AllowZstd:     a.AllowZstd,
 		NowMs:         l.now(),
 		BeforeMaxMs:   int64(o.TimestampBefore / time.Millisecond),
 		AfterMaxMs:    int64(o.TimestampAfter / time.Millisecond),
 		LogAppendTime: o.TimestampType == schema.LogAppendTime,
 	}
+	var bad badRecords
+	if !lay.topic {
+		r := lay.json.reader()
+		defer lay.json.readers.Put(r)
+		opts.Value = func(delta int32, value []byte) error {
+			err := checkValue(r, value)
+			if err == nil || !o.QuarantineBad {
+				return err
+			}
+			bad.add(delta, err)
+			return nil
+		}
+	}
 	var h record.Header
 	var err error
-	if opts.Deep = o.DeepKafka; opts.Deep {
+	if opts.Deep || opts.Value != nil {
 		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
 			h, err = kafkabatch.Header(batch, &opts, d)
 			return err
@@ -109,7 +124,11 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 		return nil, fmt.Errorf("append to bucket %s: %w", l.cfg.Bucket, err)
 	}
 	h.SchemaID = set.current()
-	return l.submit(&entry{header: h, kafka: batch, logAppendTime: opts.LogAppendTime})
+	p, err := l.submit(&entry{header: h, kafka: batch, logAppendTime: opts.LogAppendTime})
+	if err == nil && !p.res.Duplicate {
+		l.badAt(p.res.First, bad)
+	}
+	return p, err
 }
 
 // AppendArrow appends one Arrow batch, which is checked in full. Errors as for
@@ -161,7 +180,7 @@ func (l *Log) checkArrow(a *ArrowAppend) (entry, error) {
 	h.LastOffsetDelta, h.MetadataLen = a.Count-1, uint32(len(a.Metadata))
 	e := entry{header: h, metadata: a.Metadata, body: a.Body}
 	o := &set.options
-	e.logAppendTime = lay.topic && o.TimestampType == schema.LogAppendTime
+	e.logAppendTime = set.isTopic(lay) && o.TimestampType == schema.LogAppendTime
 	if n := e.size(); o.MaxMessageBytes > 0 && n > o.MaxMessageBytes {
 		return entry{}, record.Errorf(record.KindTooLarge, "%d bytes, the limit is %d (max.message.bytes)", n, o.MaxMessageBytes)
 	}
@@ -173,6 +192,11 @@ func (l *Log) checkArrow(a *ArrowAppend) (entry, error) {
 	}
 	if info.Rows != int64(a.Count) {
 		return entry{}, record.Errorf(record.KindInvalidRecord, "%d rows in a message that was announced with %d", info.Rows, a.Count)
+	}
+	if o.KafkaJSON && !lay.topic {
+		if err := l.checkJSON(lay, a); err != nil {
+			return entry{}, err
+		}
 	}
 	// Rows without a time of their own get the commit time when Kafka reads them.
 	e.commitTime = !info.HasTimestamp || info.NullTimes

@@ -17,10 +17,11 @@ import (
 )
 
 // KafkaBatch answers b as a Kafka v2 batch: a kafka payload verbatim (it aliases
-// b), the rows of a four-column arrow batch encoded anew, one record per offset.
-// Offsets without records become an empty batch, so that consumers move on; so
-// does a batch that cannot be decoded, which is quarantined. mink.ErrUnsupported
-// for a table that is not a topic's.
+// b), the rows of an arrow batch encoded anew, one record per offset: of four
+// columns as they are, else as JSON objects without keys. Offsets without records
+// become an empty batch, so that consumers move on; so does a batch that cannot be
+// decoded or encoded, which is quarantined. mink.ErrUnsupported for a table that
+// is not a topic.
 func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) {
 	if b.Encoding() == record.EncodingKafka {
 		return b.Kafka(), nil
@@ -29,8 +30,8 @@ func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !lay.topic {
-		return nil, fmt.Errorf("bucket %s: %w: Kafka clients read tables with a topic's four columns", l.cfg.Bucket, mink.ErrUnsupported)
+	if !l.settings.Load().isTopic(lay) {
+		return nil, fmt.Errorf("bucket %s: %w: Kafka clients read tables with a topic's four columns, or with kafka.value.format = json", l.cfg.Bucket, mink.ErrUnsupported)
 	}
 	e := kafkabatch.Encoding{
 		Base:            b.BaseOffset(),
@@ -48,7 +49,12 @@ func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) {
 				return err
 			}
 			defer rows.Release()
-			out, err = kafkabatch.Encode(make([]byte, 0, len(b)+len(b)/8), rows, e)
+			room := make([]byte, 0, len(b)+len(b)/8)
+			if lay.topic {
+				out, err = kafkabatch.Encode(room, rows, e)
+			} else {
+				out, err = kafkabatch.EncodeValues(room, int(rows.NumRows()), jsonValues(rows), e)
+			}
 			return err
 		})
 		if err == nil {
@@ -56,9 +62,7 @@ func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) {
 		}
 		l.poisoned(b, err)
 	}
-	none := noRows(lay.Schema())
-	defer none.Release()
-	return kafkabatch.Encode(nil, none, e)
+	return kafkabatch.EncodeValues(nil, 0, nil, e)
 }
 
 func noRows(s *arrow.Schema) arrow.RecordBatch {
@@ -80,27 +84,33 @@ func (l *Log) layoutOf(b record.Batch) (*layout, error) {
 // per offset, from the batch's base; none for a batch without records. Rows may
 // alias b. Release them.
 //
+// skip lists the offsets, in order, whose record is quarantined: their rows only
+// keep the others at their places and are to be left out.
+//
 // *QuarantineError: the batch cannot be decoded; go on at its Last + 1.
-func (l *Log) Rows(b record.Batch, columns []int) (arrow.RecordBatch, error) {
+func (l *Log) Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip []Quarantined, err error) {
 	lay, err := l.layoutOf(b)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var rows arrow.RecordBatch
+	var bad badRecords
 	switch {
 	case b.Count() == 0:
-		return choose(noRows(lay.Schema()), columns)
+		rows, err = choose(noRows(lay.Schema()), columns)
+		return rows, nil, err
 	case b.Encoding() == record.EncodingKafka:
 		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
-			c, err := kafkabatch.NewColumns(memory.DefaultAllocator, lay.Schema())
+			var all arrow.RecordBatch
+			var err error
+			if lay.topic {
+				all, err = rawRows(lay, kafkabatch.View(b.Kafka()), d)
+			} else {
+				all, bad, err = lay.jsonRows(kafkabatch.View(b.Kafka()), d)
+			}
 			if err != nil {
 				return err
 			}
-			defer c.Release()
-			if err := c.Append(kafkabatch.View(b.Kafka()), d); err != nil {
-				return err
-			}
-			rows, err = choose(c.Take(), columns)
+			rows, err = choose(all, columns)
 			return err
 		})
 	default:
@@ -111,9 +121,22 @@ func (l *Log) Rows(b record.Batch, columns []int) (arrow.RecordBatch, error) {
 		})
 	}
 	if err != nil {
-		return nil, l.quarantined(b, err)
+		return nil, nil, l.quarantined(b, err)
 	}
-	return rows, nil
+	return rows, l.badAt(b.BaseOffset(), bad), nil
+}
+
+// rawRows are the four columns of a topic.
+func rawRows(lay *layout, v kafkabatch.View, d *kafkabatch.Decoder) (arrow.RecordBatch, error) {
+	c, err := kafkabatch.NewColumns(memory.DefaultAllocator, lay.Schema())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Release()
+	if err := c.Append(v, d); err != nil {
+		return nil, err
+	}
+	return c.Take(), nil
 }
 
 // choose takes rows over and answers some of its columns.
@@ -135,7 +158,8 @@ func choose(rows arrow.RecordBatch, columns []int) (arrow.RecordBatch, error) {
 
 // Message answers b as an Arrow IPC message under the schema version that it
 // was written with: the stored bytes as they are, or columns cut out of them by
-// place; a kafka batch is decoded and encoded. Errors as for Rows.
+// place; a kafka batch is decoded and encoded. Errors as for Rows, and
+// mink.ErrUnsupported for one of which Rows skips records.
 func (l *Log) Message(b record.Batch, columns []int) (arrowipc.Cut, error) {
 	lay, err := l.layoutOf(b)
 	if err != nil {
@@ -152,11 +176,14 @@ func (l *Log) Message(b record.Batch, columns []int) (arrowipc.Cut, error) {
 		}
 		return cut, nil
 	}
-	rows, err := l.Rows(b, columns)
+	rows, skip, err := l.Rows(b, columns)
 	if err != nil {
 		return arrowipc.Cut{}, err
 	}
 	defer rows.Release()
+	if len(skip) > 0 {
+		return arrowipc.Cut{}, fmt.Errorf("bucket %s, offset %d: %w: one message of rows with gaps", l.cfg.Bucket, skip[0].First, mink.ErrUnsupported)
+	}
 	meta, body, err := arrowipc.Encode(rows)
 	if err != nil {
 		return arrowipc.Cut{}, fmt.Errorf("bucket %s, offset %d: %w", l.cfg.Bucket, b.BaseOffset(), err)
@@ -179,7 +206,8 @@ func (l *Log) poisoned(b record.Batch, err error) {
 	l.quarantine.add(Quarantined{b.BaseOffset(), b.LastOffset(), b.Encoding(), err.Error()}, l.cfg.QuarantineMax)
 }
 
-// Quarantined is a range of offsets whose batch cannot be decoded.
+// Quarantined is a range of offsets whose batch cannot be decoded, or whose
+// records are no rows of the table.
 type Quarantined struct {
 	First, Last mink.Offset
 	Encoding    record.Encoding

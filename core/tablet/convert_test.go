@@ -28,7 +28,7 @@ func TestBothEncodingsInOneLog(t *testing.T) {
 	want := []int64{t0, t0 + 1, t0 + 2, t0 + 5, t0 + 1000, t0 + 7, t0 + 9}
 	var asRows, asKafka []int64
 	for _, b := range readAll(t, l).Batches {
-		rows, err := l.Rows(b, nil)
+		rows, _, err := l.Rows(b, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestMessageAndProjection(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rows, err := l.Rows(b, columns)
+			rows, _, err := l.Rows(b, columns)
 			if err != nil || int(rows.NumCols()) != len(columns) || rows.NumRows() != 2 {
 				t.Fatal(rows, err)
 			}
@@ -96,7 +96,7 @@ func TestMessageAndProjection(t *testing.T) {
 				t.Fatalf("columns %v: %v", columns, err)
 			}
 		}
-		if _, err := l.Rows(b, []int{4}); err == nil {
+		if _, _, err := l.Rows(b, []int{4}); err == nil {
 			t.Fatal("column 4 of 4")
 		}
 	}
@@ -125,7 +125,7 @@ func TestPoisonBatch(t *testing.T) {
 	}
 	rows := 0
 	for _, b := range readAll(t, l).Batches {
-		r, err := l.Rows(b, nil)
+		r, _, err := l.Rows(b, nil)
 		var bad *QuarantineError
 		if errors.As(err, &bad) {
 			if bad.First != 2 || bad.Last != 3 || bad.Why == "" {

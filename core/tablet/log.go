@@ -10,6 +10,7 @@ import (
 
 	"github.com/mink-project/mink/core/record"
 	"github.com/mink-project/mink/core/record/arrowipc"
+	"github.com/mink-project/mink/core/record/jsonrow"
 	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
@@ -52,7 +53,8 @@ func OnStream(s *stream.Stream) Stream { return engineStream{s} }
 // layout is one schema version, compiled.
 type layout struct {
 	*arrowipc.Layout
-	topic bool // the four columns of a Kafka topic
+	topic bool         // the four columns of a Kafka topic: its values are raw
+	json  *valueReader // else what reads Kafka values as rows
 }
 
 // settings is what Reconfigure replaces.
@@ -61,6 +63,9 @@ type settings struct {
 	options schema.Options
 	closed  bool // refuses appends
 }
+
+// isTopic reports that Kafka clients see the table: batches of lay are records.
+func (s *settings) isTopic(lay *layout) bool { return lay.topic || s.options.KafkaJSON }
 
 func (s *settings) current() mink.SchemaID { return mink.SchemaID(len(s.layouts)) }
 
@@ -185,7 +190,11 @@ func (l *Log) Reconfigure(cfg Config) error {
 		if topic {
 			a = a.WithTimestamp(kafkabatch.ColTimestamp)
 		}
-		next.layouts = append(next.layouts, &layout{a, topic})
+		lay := &layout{Layout: a, topic: topic}
+		if !topic {
+			lay.json = &valueReader{mapper: jsonrow.New(as)}
+		}
+		next.layouts = append(next.layouts, lay)
 	}
 	l.mu.Lock() // no append is halfway
 	defer l.mu.Unlock()

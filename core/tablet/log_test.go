@@ -430,7 +430,7 @@ func TestTypedTable(t *testing.T) {
 	if res.Next != 7 || len(res.Batches) != 3 {
 		t.Fatal(res)
 	}
-	rows, err := l.Rows(res.Batches[1], nil)
+	rows, _, err := l.Rows(res.Batches[1], nil)
 	if err != nil || rows.NumRows() != 0 || rows.NumCols() != 1 {
 		t.Fatal(rows, err)
 	}

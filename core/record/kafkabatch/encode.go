@@ -44,6 +44,42 @@ func Encode(dst []byte, rows arrow.RecordBatch, e Encoding) ([]byte, error) {
 		top = max(top, ts)
 		dst = enc.record(dst, i, ts-base)
 	}
+	return finish(dst, start, n, base, top, e)
+}
+
+// EncodeValues writes n records that have a value and nothing else, record i at
+// offset Base+i with CommitMs as its time, as one uncompressed batch appended to
+// dst. value appends the value of record i to its argument; its error ends all.
+func EncodeValues(dst []byte, n int, value func(dst []byte, i int) ([]byte, error), e Encoding) ([]byte, error) {
+	if n-1 > int(e.LastOffsetDelta) {
+		return dst, fmt.Errorf("encode kafka batch: %w: %d rows in %d offsets", mink.ErrInvalid, n, e.LastOffsetDelta+1)
+	}
+	start := len(dst)
+	dst = append(dst, make([]byte, HeaderSize)...)
+	var v []byte
+	var err error
+	for i := range n {
+		if v, err = value(v[:0], i); err != nil {
+			return dst[:start], err
+		}
+		// attributes, timestamp delta 0, offset delta, key -1, value, header count 0
+		size := 2 + varintLen(int64(i)) + 1 + varintLen(int64(len(v))) + len(v) + 1
+		dst = binary.AppendVarint(dst, int64(size))
+		dst = append(dst, 0, 0)
+		dst = binary.AppendVarint(dst, int64(i))
+		dst = binary.AppendVarint(dst, -1)
+		dst = append(binary.AppendVarint(dst, int64(len(v))), v...)
+		dst = append(dst, 0)
+	}
+	ts := e.CommitMs
+	if n == 0 {
+		ts = noTimestamp
+	}
+	return finish(dst, start, n, ts, ts, e)
+}
+
+// finish writes the header of the batch that begins at start.
+func finish(dst []byte, start, n int, base, top int64, e Encoding) ([]byte, error) {
 	if len(dst)-start > math.MaxInt32 {
 		return dst[:start], fmt.Errorf("encode kafka batch: %w: %d bytes", mink.ErrTooLarge, len(dst)-start)
 	}

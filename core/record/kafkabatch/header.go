@@ -18,6 +18,9 @@ type Options struct {
 	AfterMaxMs    int64 // how far in the future; 0: any
 	LogAppendTime bool  // the topic sets timestamps itself: the records' are not looked at
 	Transactions  bool  // accept the transactional bit
+	// Value looks at each record's value, nil for null; an error is the record's.
+	// It makes all batches be walked.
+	Value func(delta int32, value []byte) error
 }
 
 // Header checks a produced batch (the rules of Kafka's LogValidator for one v2
@@ -42,7 +45,7 @@ func Header(batch []byte, o *Options, d *Decoder) (record.Header, error) {
 		return record.Header{}, err
 	}
 	maxTS := v.MaxTimestamp()
-	if v.Codec() == CodecNone || o.Deep || o.RequireKeys {
+	if v.Codec() == CodecNone || o.Deep || o.RequireKeys || o.Value != nil {
 		if maxTS, err = walk(v, o, d); err != nil {
 			return record.Header{}, err
 		}
@@ -146,20 +149,8 @@ func walk(v View, o *Options, d *Decoder) (int64, error) {
 	top := int64(noTimestamp)
 	r := NewReader(v, records)
 	for rec := (Record{}); r.Next(&rec); {
-		kind := record.Kind(0)
-		switch {
-		case o.RequireKeys && rec.Key == nil:
-			kind = record.KindInvalidRecord
-		case rec.Timestamp < noTimestamp && !o.LogAppendTime, !o.timeAllowed(rec.Timestamp):
-			kind = record.KindTimestamp
-		}
-		if kind != 0 {
-			if bad == nil {
-				bad = record.RecordErrorf(kind, int(rec.Delta), "%s", whyBad(kind))
-			}
-			if bad.Kind == kind {
-				bad.Records = append(bad.Records, rec.Delta)
-			}
+		if kind, why := badRecord(&rec, o); kind != 0 {
+			bad = addBad(bad, kind, rec.Delta, why)
 		}
 		top = max(top, rec.Timestamp)
 	}
@@ -172,9 +163,31 @@ func walk(v View, o *Options, d *Decoder) (int64, error) {
 	return top, nil
 }
 
-func whyBad(k record.Kind) string {
-	if k == record.KindTimestamp {
-		return "its timestamp is outside what the topic allows"
+// badRecord says what is wrong with one record, 0: nothing.
+func badRecord(rec *Record, o *Options) (record.Kind, string) {
+	switch {
+	case o.RequireKeys && rec.Key == nil:
+		return record.KindInvalidRecord, "a compacted topic needs a key in every record"
+	case rec.Timestamp < noTimestamp && !o.LogAppendTime, !o.timeAllowed(rec.Timestamp):
+		return record.KindTimestamp, "its timestamp is outside what the topic allows"
+	case o.Value != nil:
+		if err := o.Value(rec.Delta, rec.Value); err != nil {
+			return record.KindInvalidRecord, err.Error()
+		}
 	}
-	return "a compacted topic needs a key in every record"
+	return 0, ""
+}
+
+// addBad collects the records of one kind, the first bad one's.
+func addBad(bad *record.BatchError, kind record.Kind, delta int32, why string) *record.BatchError {
+	if bad == nil {
+		bad = record.RecordErrorf(kind, int(delta), "%s", why)
+	}
+	if bad.Kind == kind {
+		bad.Records = append(bad.Records, delta)
+		if len(bad.Whys) < record.WhysMax {
+			bad.Whys = append(bad.Whys, why)
+		}
+	}
+	return bad
 }

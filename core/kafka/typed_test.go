@@ -1,0 +1,132 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/mink-project/mink/core/record/arrowipc"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// startTyped is a listener over a typed table "t" with one bucket.
+func startTyped(t *testing.T, options map[string]string) (*testServer, *tablet.Log, *schema.Descriptor) {
+	t.Helper()
+	s := startServer(t, nil)
+	d := &schema.Descriptor{Database: "kafka", Table: "t", Options: options, Schema: schema.Schema{Columns: []schema.Column{
+		{Name: "id", Type: schema.MustParseType("BIGINT NOT NULL")}, {Name: "name", Type: schema.MustParseType("STRING")}}}}
+	d, err := d.Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.node.CreateDatabase(t.Context(), "kafka"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.node.CreateTable(t.Context(), d, false); err != nil {
+		t.Fatal(err)
+	}
+	cfg := tablet.Default()
+	if cfg.Options, err = d.ParsedOptions(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Schemas, cfg.LeaderEpoch = []*schema.Schema{&d.Schema}, 1
+	log, err := tablet.OpenLog(t.Context(), &memStream{changed: make(chan struct{})}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.broker.backend = &tabletNode{s.node, log}
+	return s, log, d
+}
+
+// franz-go produces JSON to a typed table and consumes the same bytes, and after
+// them what was written as Arrow.
+func TestTypedTopicWithFranzGo(t *testing.T) {
+	s, log, d := startTyped(t, map[string]string{"kafka.value.format": "json"})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c := kgoClient(t, s.addr, kgo.DefaultProduceTopic("t"), kgo.ProducerBatchCompression(kgo.ZstdCompression()),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"t": {0: kgo.NewOffset().AtStart()}}))
+	want := []string{`{"id": 1, "name": "a"}`, `{ "name":null,"id":2 }`, `{"id":3}`}
+	for _, v := range want {
+		if err := c.ProduceSync(ctx, kgo.KeyStringRecord("key", v)).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.ProduceSync(ctx, kgo.StringRecord(`{"id":"x"}`)).FirstErr(); !errors.Is(err, kerr.InvalidRecord) {
+		t.Fatal(err)
+	}
+	b := array.NewRecordBuilder(memory.DefaultAllocator, d.Schema.Arrow())
+	defer b.Release()
+	b.Field(0).(*array.Int64Builder).Append(4)
+	b.Field(1).(*array.StringBuilder).Append("from \"Arrow\"")
+	meta, body, err := arrowipc.Encode(b.NewRecordBatch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.AppendArrow(tablet.ArrowAppend{SchemaID: 1, Metadata: meta, Body: body, Count: 1, WriterID: mink.NoWriter}); err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, `{"id":4,"name":"from \"Arrow\""}`)
+	var got []string
+	for len(got) < len(want) {
+		fetches := c.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			if isArrow := r.Offset == 3; r.Offset != int64(len(got)) || isArrow != (r.Key == nil) || r.Timestamp.IsZero() {
+				t.Errorf("%+v", r)
+			}
+			got = append(got, string(r.Value))
+		})
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("%q, want %q", got, want)
+	}
+}
+
+// KIP-467: the answer names exactly the bad records and why, in versions that can.
+func TestTypedTopicNamesBadRecords(t *testing.T) {
+	s, log, _ := startTyped(t, map[string]string{"kafka.value.format": "json"})
+	c := dial(t, s.addr)
+	values := []string{`{"id":1}`, `{}`, `{"id":2}`, `{"id":3,"nmae":"x"}`}
+	for _, version := range []int16{7, 8, 11} {
+		p := produced(t, c.call(produceTo(version, "t", map[int32][]byte{0: batch(values...)})))
+		if p.ErrorCode != kerr.InvalidRecord.Code {
+			t.Fatalf("version %d: %+v", version, p)
+		}
+		if version < 8 {
+			continue
+		}
+		var got []string
+		for _, e := range p.ErrorRecords {
+			got = append(got, fmt.Sprint(e.RelativeOffset, " ", *e.ErrorMessage))
+		}
+		if len(got) != 2 || !strings.HasPrefix(got[0], `1 column "id" is NOT NULL`) || !strings.HasPrefix(got[1], `3 the table has no column "nmae"`) {
+			t.Fatalf("version %d: %q", version, got)
+		}
+	}
+	if log.LogEnd() != 0 {
+		t.Fatal("something was stored")
+	}
+}
+
+// Without the option a typed table is hidden, as before.
+func TestTypedTableIsHidden(t *testing.T) {
+	s, _, _ := startTyped(t, nil)
+	p := produced(t, dial(t, s.addr).call(produceTo(9, "t", map[int32][]byte{0: batch(`{"id":1}`)})))
+	if p.ErrorCode != kerr.UnknownTopicOrPartition.Code {
+		t.Fatalf("%+v", p)
+	}
+}
