@@ -134,6 +134,30 @@ func TestTwoThousandCommitsASecondAreTenCommands(t *testing.T) {
 	})
 }
 
+// A client that commits every record without waiting for the answer.
+func TestStartedCommitsAreGatheredInOrder(t *testing.T) {
+	m := &metadata{latency: 5 * time.Millisecond}
+	gathering(t, m, nil, func(t *testing.T, g *groupCommits, _ func()) {
+		var started []*pendingGroup
+		for offset := range mink.Offset(50) {
+			p, err := g.start(t.Context(), offsetCommit("g", 0, offset))
+			if err != nil {
+				t.Fatal(err)
+			}
+			started = append(started, p)
+			time.Sleep(time.Millisecond)
+		}
+		for _, p := range started {
+			if err := p.wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := m.count(); n != 2 || m.mu.offsets["g/0"] != 49 {
+			t.Errorf("%d commands, the group is at %d", n, m.mu.offsets["g/0"])
+		}
+	})
+}
+
 func TestALoneCommitDoesNotWait(t *testing.T) {
 	m := &metadata{latency: 3 * time.Millisecond}
 	gathering(t, m, nil, func(t *testing.T, g *groupCommits, _ func()) {

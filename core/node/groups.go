@@ -28,17 +28,35 @@ import (
 // certainly not stored; mink.ErrUnknownOutcome: ctx ended, it may be stored later.
 // Blocks while Config.GroupCommitBytesMax of commits wait.
 func (n *Node) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
-	if err := c.Validate(); err != nil {
+	wait, err := n.StartGroupCommit(ctx, c)
+	if err != nil {
 		return err
+	}
+	return wait(ctx)
+}
+
+// StartGroupCommit is the first half of CommitGroupOffsets: it returns once the
+// commit has its place among those of its group, so that a caller with several
+// commits keeps their order without waiting for each. wait is the other half; not
+// calling it leaks nothing.
+func (n *Node) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (wait func(context.Context) error, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
 	}
 	inc := n.incarnation()
 	if inc == nil {
-		return fmt.Errorf("commit offsets of group %q: this node is not registered at the moment: %w", c.Group, mink.ErrUnavailable)
+		return nil, fmt.Errorf("commit offsets of group %q: this node is not registered at the moment: %w", c.Group, mink.ErrUnavailable)
 	}
-	if err := inc.groups.commit(ctx, c); err != nil {
-		return fmt.Errorf("commit offsets of group %q: %w", c.Group, err)
+	p, err := inc.groups.start(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("commit offsets of group %q: %w", c.Group, err)
 	}
-	return nil
+	return func(ctx context.Context) error {
+		if err := p.wait(ctx); err != nil {
+			return fmt.Errorf("commit offsets of group %q: %w", c.Group, err)
+		}
+		return nil
+	}, nil
 }
 
 // MarkGroup records that a consumer group got its first member or lost its last
@@ -140,19 +158,32 @@ func newGroupCommits(cfg Config, propose func(context.Context, ...*clusterpb.Com
 }
 
 func (g *groupCommits) commit(ctx context.Context, c cluster.GroupCommit) error {
+	p, err := g.start(ctx, c)
+	if err != nil {
+		return err
+	}
+	return p.wait(ctx)
+}
+
+// start returns what will have the commit's verdict.
+func (g *groupCommits) start(ctx context.Context, c cluster.GroupCommit) (*pendingGroup, error) {
 	cost := min(commitCost(c), g.bytesMax) // one that is larger than all room goes alone
 	if err := g.room.Acquire(ctx, cost); err != nil {
-		return fmt.Errorf("%d bytes of commits wait already: %w: %w", g.bytesMax, mink.ErrThrottled, err)
+		return nil, fmt.Errorf("%d bytes of commits wait already: %w: %w", g.bytesMax, mink.ErrThrottled, err)
 	}
 	p := g.add(c, cost)
 	if p == nil {
 		g.room.Release(cost)
-		return errEpochOver
+		return nil, errEpochOver
 	}
 	select {
 	case g.kick <- struct{}{}:
 	default:
 	}
+	return p, nil
+}
+
+func (p *pendingGroup) wait(ctx context.Context) error {
 	select {
 	case <-p.done:
 		return p.err
