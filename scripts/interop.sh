@@ -20,19 +20,27 @@ client() {
 	case " ${CLIENTS:-$1} " in *" $1 "*) printf '%s\t%s\n' "$1" "$2" >>"$cache/clients" ;; esac
 }
 
-# build WHAT FUNCTION: a failure leaves its clients out.
+# build WHAT FUNCTION: sets built; a failure leaves its clients out. Not for the
+# condition of an if: bash ignores -e in there.
 build() {
-	if (set -euo pipefail; "$2") >"$cache/$1.log" 2>&1; then return 0; fi
-	left_out+=("$1: $(tail -n 1 "$cache/$1.log") (all of it: .cache/interop/$1.log)")
-	return 1
+	set +e
+	(set -euo pipefail; "$2") >"$cache/$1.log" 2>&1
+	built=$?
+	set -e
+	if [ $built != 0 ]; then left_out+=("$1: $(grep -v "complete log" "$cache/$1.log" | tail -n 1) (all of it: .cache/interop/$1.log)"); fi
 }
 
 # fresh STAMP FILE...: the files are those of the last build.
 fresh() { [ "$(cat "$1" 2>/dev/null)" = "$(cat "${@:2}" | sha256sum)" ]; }
 stamp() { cat "${@:2}" | sha256sum >"$1"; }
 
-build_go() { cd "$sources/go" && CGO_ENABLED=0 go vet ./franz ./sarama ./segmentio && CGO_ENABLED=0 go build -o "$cache/bin/" ./franz ./sarama ./segmentio; }
-build_confluent() { cd "$sources/go" && CGO_ENABLED=1 go vet ./confluent && CGO_ENABLED=1 go build -o "$cache/bin/" ./confluent; }
+go_clients() {
+	cd "$sources/go"
+	go vet "$@"
+	go build -o "$cache/bin/" "$@"
+}
+build_go() { CGO_ENABLED=0 go_clients ./franz ./sarama ./segmentio; }
+build_confluent() { CGO_ENABLED=1 go_clients ./confluent; }
 build_js() {
 	mkdir -p "$cache/js"
 	cp "$sources"/js/* "$cache/js/"
@@ -61,20 +69,25 @@ build_java() {
 }
 
 if command -v kcat >/dev/null; then client kcat kcat; else left_out+=("kcat: not installed (Debian package kcat)"); fi
-if build go build_go; then
+build go build_go
+if [ $built = 0 ]; then
 	client franz-go "$cache/bin/franz"
 	client sarama "$cache/bin/sarama"
 	client kafka-go "$cache/bin/segmentio"
 fi
-if build confluent-kafka-go build_confluent; then client confluent-kafka-go "$cache/bin/confluent"; fi
-if build js build_js; then
+build confluent-kafka-go build_confluent
+if [ $built = 0 ]; then client confluent-kafka-go "$cache/bin/confluent"; fi
+build js build_js
+if [ $built = 0 ]; then
 	client kafkajs "node $cache/js/kafkajs.js"
 	client platformatic "node $cache/js/platformatic.js"
 fi
-if build java build_java; then
+build java build_java
+if [ $built = 0 ]; then
 	client java "java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -cp $cache/java/classes:$cache/java/lib/* Interop"
 fi
-if build python build_python; then client kafka-python "$cache/venv/bin/python $sources/python/kafka_python.py"; fi
+build python build_python
+if [ $built = 0 ]; then client kafka-python "$cache/venv/bin/python $sources/python/kafka_python.py"; fi
 
 if [ ${#left_out[@]} -gt 0 ]; then
 	printf 'left out: %s\n' "${left_out[@]}"

@@ -22,15 +22,16 @@ stop_node() {
 	if [ -n "$node" ]; then
 		kill "$node" 2>/dev/null || true
 		wait "$node" 2>/dev/null || true
+		node=
 	fi
-	rm -rf "$data"
 }
-trap stop_node EXIT
+trap 'stop_node; rm -rf "$data"' EXIT
 
-# start_node: sets node and broker. Ports are the kernel's choice.
+# start_node FLAGS...: sets node and broker. Ports are the kernel's choice.
 start_node() {
+	stop_node
 	bin/mink serve --data-dir "$data" --listen 127.0.0.1:0 --kafka-listen 127.0.0.1:0 --http-listen 127.0.0.1:0 \
-		--default-partitions 4 >"$cache/node.out" 2>"$cache/node.log" &
+		--default-partitions 4 "$@" >"$cache/node.out" 2>>"$cache/node.log" &
 	node=$!
 	for _ in $(seq 300); do
 		broker=$(sed -nE 's/.* kafka ([^,]+), .*/\1/p' "$cache/node.out")
@@ -48,10 +49,14 @@ start_node() {
 # What is known to fail, and why: neither run nor counted. SUITE/TEST.
 declare -A unmet=(
 	[kgo/TestConsumeRegex]="looks for the topic __consumer_offsets: offsets are metadata here, not a topic"
+	[librdkafka/0061]="its second half is transactional; the first passes"
+	[librdkafka/0113/h_delete_topic]="librdkafka hangs in close after the topic is gone (its issue 4362), with kfake too"
+	[librdkafka/0140]="not in the distribution's version"
 )
 
 failed=0
 : >"$cache/results"
+: >"$cache/node.log"
 # result SUITE TEST OUTCOME [DETAIL]
 result() {
 	printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}" | tee -a "$cache/results" | expand -t 12,100,107
@@ -84,6 +89,11 @@ suite_kgo() {
 gate="0001 0002 0003 0005 0008 0011 0012 0013 0015 0017 0018 0019 0022 0026 0029 0030 0031 0033 0034 0036 0041 0050 0051 0054
 0056 0061 0063 0067 0069 0070 0073 0082 0085 0086 0090 0091 0099 0102 0107 0111 0112 0113 0118 0130 0137 0140"
 
+# The parts of 0113, so that one does not cost the others.
+cooperative="a_assign_tests b_subscribe_with_cb c_subscribe_no_cb d_change_subscription e_change_subscription f_assign_call
+g_incremental_assign h_delete_topic i_delete_topic_2 j_delete_topic_no_rb k_add_partition l_unsubscribe m_unsubscribe_2 n_wildcard
+s_subscribe_when t_max_poll u_multiple v_commit x_incremental"
+
 # librdkafka_source: the distribution's source package, by an apt configuration of
 # its own that is the machine's with deb-src in place of deb.
 librdkafka_source() {
@@ -115,30 +125,50 @@ librdkafka_build() {
 
 suite_librdkafka() {
 	if [ ! -f "$cache/librdkafka.built" ]; then
-		if ! (set -e; librdkafka_build) >"$cache/librdkafka.build.log" 2>&1; then
+		local rc
+		set +e # not as a condition: bash ignores -e in there
+		(set -euo pipefail; librdkafka_build) >"$cache/librdkafka.build.log" 2>&1
+		rc=$?
+		set -e
+		if [ $rc != 0 ]; then
 			tail -n 5 "$cache/librdkafka.build.log"
 			result librdkafka build FAIL "see .cache/suites/librdkafka.build.log"
 			return
 		fi
 		touch "$cache/librdkafka.built"
 	fi
-	local dir test rc outcome start
-	dir=$(echo "$cache"/librdkafka-*/)
-	printf 'bootstrap.servers=%s\n' "$broker" >"$cache/librdkafka.conf"
 	mkdir -p "$cache/librdkafka.logs"
+	local test part
 	for test in ${TESTS:-$gate}; do
-		[ -z "${unmet[librdkafka/$test]:-}" ] || continue
-		start=$SECONDS rc=0
-		(cd "$dir/tests" && LD_LIBRARY_PATH=../src:../src-cpp RDKAFKA_TEST_CONF=$cache/librdkafka.conf TEST_KAFKA_VERSION=3.9.0 TESTS=$test \
-			timeout -k 10 400 ./test-runner -Q -p1) >"$cache/librdkafka.logs/$test.log" 2>&1 || rc=$?
-		outcome=PASS
-		if [ $rc != 0 ]; then
-			outcome=FAIL
-		elif ! grep -qE "${test}_[A-Za-z0-9_]+ +\| +PASSED" "$cache/librdkafka.logs/$test.log"; then
-			outcome=SKIP
-		fi
-		result librdkafka "$test" $outcome "$((SECONDS - start)) s"
+		case $test in
+		0107 | 0111) ;; # below
+		0113) for part in $cooperative; do librdkafka_test 0113 "$part"; done ;;
+		*) librdkafka_test "$test" "" ;;
+		esac
 	done
+	start_node --auto-create-topics=false
+	for test in ${TESTS:-$gate}; do
+		case $test in 0107 | 0111) librdkafka_test "$test" "" -s noautocreate ;; esac
+	done
+	start_node
+}
+
+# librdkafka_test TEST PART ARGS...: one test, or one part of it. Not in its quick
+# mode (-Q), which leaves most parts out and calls that passed.
+librdkafka_test() {
+	local test=$1 part=$2 name=$1${2:+/$2} log rc=0 outcome=PASS start=$SECONDS
+	shift 2
+	if [ -n "${unmet[librdkafka/$name]:-}" ]; then return; fi
+	log=$cache/librdkafka.logs/${name//\//.}.log
+	printf 'bootstrap.servers=%s\n' "$broker" >"$cache/librdkafka.conf"
+	(cd "$cache"/librdkafka-*/tests && LD_LIBRARY_PATH=../src:../src-cpp RDKAFKA_TEST_CONF=$cache/librdkafka.conf TEST_KAFKA_VERSION=3.9.0 \
+		TESTS=$test SUBTESTS=$part timeout -k 10 400 ./test-runner -p1 "$@") >"$log" 2>&1 || rc=$?
+	if [ $rc != 0 ]; then
+		outcome=FAIL
+	elif ! grep -qE "${test}_[A-Za-z0-9_]+ +\| +PASSED" "$log" || { [ -n "$part" ] && ! grep -q "$part.*: PASS" "$log"; }; then
+		outcome=SKIP
+	fi
+	result librdkafka "$name" $outcome "$((SECONDS - start)) s"
 }
 
 # --- Apache Kafka's tools ---------------------------------------------------

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The programs of docs/kafka.md, as written but for the broker's address.
+// The programs of docs/kafka.md that need a client of this matrix, as written but
+// for the broker's address; TestManualIsRunAsWritten runs the others.
 func TestInteropQuickStarts(t *testing.T) {
 	commands := interopCommands(t)
 	n := newNode(t)
@@ -23,41 +24,31 @@ func TestInteropQuickStarts(t *testing.T) {
 		t.Fatalf("docs/kafka.md: %q has no %s", heading, language)
 		return ""
 	}
-	// program writes the code to a file and runs a command in dir on it.
-	program := func(t *testing.T, dir, file, code, want string, command ...string) {
+	// program writes the code to a file and runs a command on it.
+	program := func(t *testing.T, file, code string, command ...string) {
 		t.Helper()
 		path := filepath.Join(t.TempDir(), file)
 		if err := os.WriteFile(path, []byte(code), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], path)...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "MINK_BOOTSTRAP=grpc://"+n.flight)
 		var errOut strings.Builder
 		cmd.Stderr = &errOut
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s%s", file, err, out, errOut.String())
 		}
-		if !strings.Contains(string(out), want) {
-			t.Errorf("%s prints %q, want %q", file, out, want)
+		if got := string(out); got != "0 0 hello\n" {
+			t.Errorf("%s prints %q", file, got)
 		}
 	}
-	t.Run("kcat", func(t *testing.T) {
-		t.Parallel()
-		program(t, workspace(t), "kcat.sh", page(t, "## kcat", "sh"), "k1 v1 trace=abc", "bash", "-euo", "pipefail")
-	})
-	t.Run("franz-go", func(t *testing.T) {
-		t.Parallel()
-		program(t, filepath.Join("interop", "go"), "main.go", page(t, "## franz-go", "go"), "hello", "go", "run")
-	})
 	t.Run("java", func(t *testing.T) {
 		t.Parallel()
 		java := commands["java"]
 		if java == nil {
 			t.Skip("the Java client is not there")
 		}
-		program(t, ".", "QuickStart.java", page(t, "## Java", "java"), "hello", java[:len(java)-1]...)
+		program(t, "QuickStart.java", page(t, "## Java", "java"), java[:len(java)-1]...)
 	})
 	t.Run("python", func(t *testing.T) {
 		t.Parallel()
@@ -65,6 +56,6 @@ func TestInteropQuickStarts(t *testing.T) {
 		if python == nil {
 			t.Skip("kafka-python is not there")
 		}
-		program(t, ".", "quick.py", page(t, "## Python", "python"), "hello", python[0])
+		program(t, "quick.py", page(t, "## Python", "python"), python[0])
 	})
 }
