@@ -206,8 +206,8 @@ func (b *nodeBackend) AllocateWriter(ctx context.Context) (mink.WriterID, error)
 	return b.node.AllocateWriter(ctx)
 }
 
-func (b *nodeBackend) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
-	return b.node.CommitGroupOffsets(ctx, c)
+func (b *nodeBackend) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
+	return b.node.StartGroupCommit(ctx, c)
 }
 
 func (b *nodeBackend) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {

@@ -39,9 +39,9 @@ type Backend interface {
 	// What follows is for the consumer groups that View().GroupCoordinator gives to
 	// this node; for others it is cluster.ErrNotCoordinator.
 
-	// CommitGroupOffsets returns when this node has applied the commit. Several
-	// share a command.
-	CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error
+	// StartGroupCommit returns when the commit has its place in the order; wait,
+	// when this node has applied it. Several share a command.
+	StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (wait func(context.Context) error, err error)
 	// MarkGroup says whether the group has members: offsets of a group without them
 	// expire. It creates nothing.
 	MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error

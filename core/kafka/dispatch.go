@@ -47,8 +47,9 @@ func (b *broker) fail(api string, c code) int16 {
 	return int16(c)
 }
 
-// accept parses one frame. A Produce request is appended here, so that appends
-// keep the order of the frames; everything else happens in call.answer. The
+// accept parses one frame. A Produce request is appended here, and an OffsetCommit
+// handed in, so that they keep the order of the frames and are gathered; everything
+// else happens in call.answer. The
 // frame is free again when accept returns. The error closes the connection.
 func (b *broker) accept(ctx context.Context, frame []byte, produce *kmsg.ProduceRequest) (*call, error) {
 	h, err := parseFixed(frame)
@@ -71,9 +72,12 @@ func (b *broker) accept(ctx context.Context, frame []byte, produce *kmsg.Produce
 	if err != nil {
 		return nil, closef(slog.LevelWarn, "%s v%d: %v", api.Name, h.version, err)
 	}
-	if h.key == keyProduce {
+	switch h.key {
+	case keyProduce:
 		err = b.acceptProduce(ctx, cl, body, produce)
-	} else {
+	case keyOffsetCommit:
+		err = b.acceptOffsetCommit(ctx, cl, body)
+	default:
 		err = b.acceptOther(cl, body)
 	}
 	cl.header.clientID = nil
@@ -146,8 +150,6 @@ func (b *broker) acceptGroup(cl *call, body []byte) error {
 		return accept(cl, kmsg.NewPtrHeartbeatRequest(), body, b.heartbeat)
 	case keyLeaveGroup:
 		return accept(cl, kmsg.NewPtrLeaveGroupRequest(), body, b.leaveGroup)
-	case keyOffsetCommit:
-		return accept(cl, kmsg.NewPtrOffsetCommitRequest(), body, b.offsetCommit)
 	case keyOffsetFetch:
 		return accept(cl, kmsg.NewPtrOffsetFetchRequest(), body, b.offsetFetch)
 	case keyDescribeGroups:

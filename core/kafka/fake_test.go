@@ -37,6 +37,7 @@ type fakeNode struct {
 		// those that say whether one has members.
 		groupErr error
 		marks    int
+		started  int // group commits
 	}
 	// onLog prepares a new log before anybody sees it.
 	onLog func(*fakeLog)
@@ -178,6 +179,20 @@ func (n *fakeNode) seal(epoch mink.NodeEpoch) {
 	if res := n.apply(epoch, &clusterpb.Command{Kind: &clusterpb.Command_SealNode{SealNode: &clusterpb.SealNode{Epoch: int64(epoch), Reason: "test"}}}); res.Code != clusterpb.Code_OK {
 		n.t.Fatalf("seal epoch %d: %v", epoch, res)
 	}
+}
+
+// StartGroupCommit stores when it is waited for.
+func (n *fakeNode) StartGroupCommit(_ context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.started++
+	return func(ctx context.Context) error { return n.CommitGroupOffsets(ctx, c) }, nil
+}
+
+func (n *fakeNode) startedCommits() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.started
 }
 
 func (n *fakeNode) CommitGroupOffsets(_ context.Context, c cluster.GroupCommit) error {

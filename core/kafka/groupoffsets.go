@@ -41,12 +41,37 @@ func groupCode(err error) code {
 	}
 }
 
-// offsetCommit answers when the metadata has the offsets and this node knows it.
-func (b *broker) offsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequest) (*kmsg.OffsetCommitResponse, error) {
+// acceptOffsetCommit gives the commit its place, as an append has one: a client
+// that commits every record without waiting for the answers has all of them
+// gathered, and its heartbeats do not wait for a round of the metadata for each.
+func (b *broker) acceptOffsetCommit(ctx context.Context, cl *call, body []byte) error {
+	r := kmsg.NewPtrOffsetCommitRequest()
+	if err := decode(cl, r, body); err != nil {
+		return err
+	}
+	resp, stored := b.startOffsetCommit(ctx, r)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	cl.answer = func(ctx context.Context) (reply, error) {
+		if stored != nil {
+			if err := stored(ctx); err != nil {
+				return reply{}, err
+			}
+		}
+		resp.SetVersion(r.Version)
+		return reply{body: resp}, nil
+	}
+	return nil
+}
+
+// startOffsetCommit hands the offsets to the metadata. stored waits until it has
+// them and this node knows it, and completes resp; nil when there are none to store.
+func (b *broker) startOffsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequest) (resp *kmsg.OffsetCommitResponse, stored func(context.Context) error) {
 	commit, c := b.groups.mayCommit(r)
 	v := b.backend.View()
-	resp := kmsg.NewPtrOffsetCommitResponse()
-	var stored []*kmsg.OffsetCommitResponseTopicPartition
+	resp = kmsg.NewPtrOffsetCommitResponse()
+	var storing []*kmsg.OffsetCommitResponseTopicPartition
 	for i := range r.Topics {
 		rt := kmsg.NewOffsetCommitResponseTopic()
 		rt.Topic = r.Topics[i].Topic
@@ -61,7 +86,7 @@ func (b *broker) offsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequest) 
 				var o cluster.GroupOffset
 				if o, pc = offsetOf(t, p); pc == codeNone {
 					commit.Offsets = append(commit.Offsets, o)
-					stored = append(stored, rp)
+					storing = append(storing, rp)
 				}
 			}
 			if pc != codeNone {
@@ -70,26 +95,33 @@ func (b *broker) offsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequest) 
 		}
 		resp.Topics = append(resp.Topics, rt)
 	}
-	if len(stored) == 0 {
+	if len(storing) == 0 {
 		return resp, nil
 	}
-	tctx, cancel := b.timeout(ctx, 0)
+	sctx, cancel := b.timeout(ctx, 0)
 	defer cancel()
-	err := b.backend.CommitGroupOffsets(tctx, commit)
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if err != nil {
-		b.report("offsets of a consumer group were not committed", "group", r.Group, "error", err)
-		for _, rp := range stored {
-			rp.ErrorCode = b.fail("OffsetCommit", groupCode(err))
+	wait, err := b.backend.StartGroupCommit(sctx, commit)
+	return resp, func(ctx context.Context) error {
+		if err == nil {
+			wctx, cancel := b.timeout(ctx, 0)
+			defer cancel()
+			err = wait(wctx)
 		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			b.report("offsets of a consumer group were not committed", "group", r.Group, "error", err)
+			for _, rp := range storing {
+				rp.ErrorCode = b.fail("OffsetCommit", groupCode(err))
+			}
+		}
+		// The commit also says whether the group has members, as it was before.
+		if _, occupied := b.groups.membership(r.Group); occupied != commit.Occupied {
+			b.groups.mark(r.Group)
+		}
+		return nil
 	}
-	// The commit also says whether the group has members, as it was before.
-	if _, occupied := b.groups.membership(r.Group); occupied != commit.Occupied {
-		b.groups.mark(r.Group)
-	}
-	return resp, nil
 }
 
 // offsetOf is one partition of a commit. t is nil when there is no such topic.

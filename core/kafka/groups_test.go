@@ -695,3 +695,29 @@ func TestDescribeUnknownGroup(t *testing.T) {
 		}
 	}
 }
+
+// A client that commits every record without waiting: its commits do not wait for
+// one another, here behind a join that waits.
+func TestCommitsOfAPipelineAreHandedInTogether(t *testing.T) {
+	s := startGroups(t, nil)
+	a, b := dial(t, s.addr), dial(t, s.addr)
+	first := alone(t, a, 4, "g")
+	join := joinRequest(3, "g", "") // waits for the first member to come again
+	waiting := b.send(join)
+	const n = 20
+	commit := func(i int64) *kmsg.OffsetCommitRequest { return commitRequest(7, "g", first.MemberID, 1, "t", i) }
+	var sent []int32
+	for i := range int64(n) {
+		sent = append(sent, b.send(commit(i)))
+	}
+	until(t, "all commits to be handed in", func() bool { return s.node.startedCommits() == n })
+	joined(t, a, joinRequest(4, "g", first.MemberID))
+	b.receive(join, waiting)
+	for i, id := range sent {
+		resp := b.receive(commit(int64(i)), id).(*kmsg.OffsetCommitResponse)
+		if c := resp.Topics[0].Partitions[0].ErrorCode; c != 0 {
+			t.Errorf("commit %d: error %d", i, c)
+		}
+	}
+	checkOffsets(t, a, "g", map[int32]int64{0: n - 1, 1: -1, 2: -1}, true)
+}

@@ -60,8 +60,8 @@ func (b kafkaBackend) AllocateWriter(ctx context.Context) (mink.WriterID, error)
 	return b.node().AllocateWriter(ctx)
 }
 
-func (b kafkaBackend) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
-	return b.node().CommitGroupOffsets(ctx, c)
+func (b kafkaBackend) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
+	return b.node().StartGroupCommit(ctx, c)
 }
 
 func (b kafkaBackend) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
