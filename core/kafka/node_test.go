@@ -61,8 +61,8 @@ func (n realNode) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
 	return n.Node().AllocateWriter(ctx)
 }
 
-func (n realNode) CommitGroupOffsets(ctx context.Context, c cluster.GroupCommit) error {
-	return n.Node().CommitGroupOffsets(ctx, c)
+func (n realNode) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
+	return n.Node().StartGroupCommit(ctx, c)
 }
 
 func (n realNode) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
