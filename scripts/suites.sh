@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Other projects' suites against a running node; docs/kafka.md has the results. Not part of .ci/run: librdkafka's tests take a while.
+# Other projects' suites against a running node; docs/kafka.md has the results. Not
+# part of .ci/run: librdkafka's tests take a while.
 #   WHAT="kgo librdkafka java"   which suites (all)
 #   TESTS="0011 0030"            which tests of librdkafka (the gate list)
 #   KGO_RUN=TestGroup            which tests of kgo (those that talk to a broker)
