@@ -73,6 +73,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		g.Go(func() error { return l.Run(gctx) })
 	}
 	g.Go(func() error { return c.watch(gctx) })
+	g.Go(func() error { return c.hurryHead(gctx) })
 	err := g.Wait()
 	c.mu.Lock()
 	l := c.mu.lease // whether or not the node is still registered
@@ -256,6 +257,29 @@ func (c *Coordinator) keepHead(ctx context.Context) error {
 		return fmt.Errorf("keep the metadata's head on the object store: %w", err)
 	}
 	return nil
+}
+
+// headPause bounds the PUTs of a head that deletions wait for. Without the hurry a
+// busy node keeps the log slots of a whole lease, some GB of them.
+const headPause = time.Second
+
+// hurryHead keeps the head before its time when something waits to be deleted.
+func (c *Coordinator) hurryHead(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.deps.Head.Wanted():
+			c.head.Trigger()
+		}
+		pause := time.NewTimer(headPause)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+	}
 }
 
 // snapshotTimeout bounds the writing and reading back of a state image: hundreds

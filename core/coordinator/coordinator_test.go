@@ -294,6 +294,36 @@ func days(ttl time.Duration) sim.Config {
 	return cfg
 }
 
+// What waits for the head to be deleted waits a second or two, not a lease.
+func TestTheHeadIsHurriedByDeletions(t *testing.T) {
+	sim.InBubble(t, days(10*time.Minute), func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		p := w.StartReady(1)
+		covered := func() uint64 {
+			at, err := p.Head().Covered(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return at
+		}
+		w.Eventually(time.Minute, "the lease is held", p.Coordinator().Leading)
+		for i := range 5 { // at five places within the loop's own interval
+			time.Sleep(7 * time.Second)
+			if err := p.Node().CreateDatabase(ctx, fmt.Sprintf("db%d", i), false); err != nil {
+				t.Fatal(err)
+			}
+			want := p.Node().View().Index()
+			if covered() >= want {
+				continue // the loop ran just now
+			}
+			time.Sleep(2500 * time.Millisecond)
+			if at := covered(); at < want {
+				t.Errorf("round %d: the store remembers %d, deletions wait for %d", i, at, want)
+			}
+		}
+	})
+}
+
 func TestPartitionsAreKeptAutomatically(t *testing.T) {
 	sim.InBubble(t, days(10*time.Minute), func(t *testing.T, w *sim.World) {
 		ctx := context.Background()

@@ -369,6 +369,14 @@ func (p *Process) Node() *node.Node {
 	return p.mu.node
 }
 
+// Head keeps what the store remembers of the metadata; nil before the process is
+// built.
+func (p *Process) Head() *storehead.Keeper {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.head
+}
+
 // Coordinator is nil until the process has read the metadata.
 func (p *Process) Coordinator() *coordinator.Coordinator {
 	p.mu.Lock()

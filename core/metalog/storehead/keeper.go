@@ -67,10 +67,11 @@ type Keeper struct {
 	logger      *slog.Logger
 	incarnation uint64
 	turn        chan struct{} // one Keep at a time: two would take each other's write for another node's
+	wanted      chan struct{}
 }
 
 func newKeeper(store objstore.Store, log metalog.Log, replica *metalog.Replica, incarnation uint64, logger *slog.Logger) *Keeper {
-	return &Keeper{store: store, log: log, replica: replica, incarnation: incarnation, logger: logger, turn: make(chan struct{}, 1)}
+	return &Keeper{store: store, log: log, replica: replica, incarnation: incarnation, logger: logger, turn: make(chan struct{}, 1), wanted: make(chan struct{}, 1)}
 }
 
 // Incarnation is that of database and store.
@@ -139,5 +140,15 @@ func (k *Keeper) Covered(ctx context.Context) (uint64, error) {
 	if err := k.check(have); err != nil {
 		return 0, err
 	}
+	if have.Index < k.replica.View().Index() {
+		select {
+		case k.wanted <- struct{}{}:
+		default:
+		}
+	}
 	return have.Index, nil
 }
+
+// Wanted has a value after Covered answered less than this node has applied:
+// somebody waits to delete. For the lease holder, which may Keep sooner then.
+func (k *Keeper) Wanted() <-chan struct{} { return k.wanted }
