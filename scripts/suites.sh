@@ -208,7 +208,7 @@ suite_java() {
 	tool ProducerPerformance '200000 records sent' --topic perf --num-records 200000 --record-size 200 --throughput -1
 	tool ConsumerPerformance ', 20[0-9]{4}, ' --topic perf --num-records 200000 --timeout 60000
 	tool GetOffsetShell '^tools:[0-2]:[1-9]' --topic tools
-	tool consumer.group.ConsumerGroupCommand 'verifiable +tools +0 +([0-9]+) +\1 +0 ' --describe --group verifiable
+	tool consumer.group.ConsumerGroupCommand 'verifiable +tools +[0-2] +([0-9]+) +\1 +0 ' --describe --group verifiable
 	tool consumer.group.ConsumerGroupCommand '^verifiable +tools +[0-2] +0' --reset-offsets --to-earliest --group verifiable --topic tools --execute
 	tool consumer.group.ConsumerGroupCommand 'was successful' --delete --group verifiable
 	tool ConfigCommand '^Completed updating config for topic tools' --alter --topic tools --add-config retention.ms=3600000
