@@ -58,7 +58,7 @@ var manual = []page{
 	{file: "docs/quickstart.md", prints: []string{"retention.ms", "red, hat", `{"id":2,"item":"red, hat"}`, "gloves", "clean: ", "# HELP mink_node_ready", "meta.db"}},
 	{file: "docs/concepts.md"},
 	{file: "docs/tables.md", node: true, prints: []string{"auto_partition.time_unit", `{"country":"de","n":1}`}},
-	{file: "docs/kafka.md", node: true, elsewhere: []string{"java", "python"}, prints: []string{"0 0 k1 v1 trace=abc", "clicks [0] offset 2", "0 0 hello"}},
+	{file: "docs/kafka.md", node: true, elsewhere: []string{"java", "python"}, prints: []string{"0 0 k1 v1 trace=abc", "clicks [0] offset 2", "0 0 hello", `{"id":1,"price":"12.30",`}},
 	{file: "docs/flight.md", node: true, prints: []string{"milk", "first_offset"}},
 	{file: "docs/configuration.md"},
 	{file: "docs/operations.md", prints: []string{"clean: "}},

@@ -36,8 +36,8 @@ func TestTypedTopic(t *testing.T) {
 		},
 		first: func(n *node) {
 			n.kcat(orderLines(0, 150), "-P", "-t", "orders")
-			if _, errOut, err := n.tryKcat([]byte(bad+"\n"), "-P", "-t", "orders"); err == nil && !strings.Contains(string(errOut), "record") {
-				n.t.Errorf("a bad record was taken: %s", errOut)
+			if _, errOut, _ := n.tryKcat([]byte(bad+"\n"), "-P", "-t", "orders"); !strings.Contains(string(errOut), "failed to validate record") {
+				n.t.Errorf("a bad record is not refused: %s", errOut)
 			}
 			n.python(nil, "typed_topic.py", "put", table, "150", "170")
 		},

@@ -156,6 +156,9 @@ func (r *reader) batch(b record.Batch, hw mink.Offset) error {
 		return r.skip(meta, err)
 	}
 	defer rows.Release()
+	if len(gaps) > 0 {
+		r.service.log.Warn("scan skips records that are no rows", "bucket", r.bucket.String(), "ranges", len(gaps), "first_offset", gaps[0].First, "why", gaps[0].Why)
+	}
 	for _, q := range gaps {
 		if err := r.gap(b, meta, rows, q); err != nil || r.done() {
 			return err
@@ -173,7 +176,6 @@ func (r *reader) gap(b record.Batch, meta api.BatchMetadata, rows arrow.RecordBa
 	if err := r.part(b, meta, rows, first); err != nil || r.left <= 0 {
 		return err
 	}
-	r.service.log.Warn("scan skips records", "bucket", r.bucket.String(), "first_offset", q.First, "last_offset", q.Last, "why", q.Why)
 	meta.Base, meta.Last, meta.Next, meta.Quarantined = first, last, last+1, q.Why
 	return r.empty(meta)
 }
@@ -198,7 +200,7 @@ func (r *reader) part(b record.Batch, meta api.BatchMetadata, rows arrow.RecordB
 	return r.encode(meta, part)
 }
 
-// rows decodes a batch to the reader's schema. Of gaps only the place is kept.
+// rows decodes a batch to the reader's schema, with places for gaps.
 func (r *reader) rows(b record.Batch, v *version) (rows arrow.RecordBatch, gaps []tablet.Quarantined, err error) {
 	stored, gaps, err := r.log.Rows(b, v.columns)
 	if err != nil {

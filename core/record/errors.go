@@ -38,13 +38,16 @@ func (k Kind) String() string {
 type BatchError struct {
 	Kind    Kind
 	Record  int     // index of the first bad record, -1: the batch as a whole
-	Records []int32 // all bad records when each was looked at, else nil
+	Records []int32 // the bad records when each was looked at, the first RecordsMax of them; else nil
 	Why     string
 	Whys    []string // of the first WhysMax of Records, where each has a reason of its own; else nil
 }
 
-// WhysMax bounds BatchError.Whys.
-const WhysMax = 100
+// The bounds of BatchError.Records and BatchError.Whys.
+const (
+	RecordsMax = 10_000
+	WhysMax    = 100
+)
 
 // Error names the kind, the record when there is one, and the reason.
 func (e *BatchError) Error() string {

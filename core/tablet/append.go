@@ -101,7 +101,7 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 		r := lay.json.reader()
 		defer lay.json.readers.Put(r)
 		opts.Value = func(delta int32, value []byte) error {
-			err := checkValue(r, value)
+			err := checkValue(r, value, &bad)
 			if err == nil || !o.QuarantineBad {
 				return err
 			}

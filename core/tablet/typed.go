@@ -33,13 +33,23 @@ func (t *valueReader) reader() *jsonrow.Reader {
 	return t.mapper.NewReader()
 }
 
-var errTombstone = errors.New("it has no value (a tombstone), which is no row")
+var (
+	errTombstone = errors.New("it has no value (a tombstone), which is no row")
+	errMore      = errors.New("it is no row of the table, like records before it in its batch")
+)
 
-func checkValue(r *jsonrow.Reader, value []byte) error {
-	if value == nil {
+// checkValue says why a value is no row. The reason is for people, and costs more
+// than the check: many are not given.
+func checkValue(r *jsonrow.Reader, value []byte, bad *badRecords) error {
+	switch {
+	case value == nil:
 		return errTombstone
+	case len(*bad) < badWhys:
+		return r.Check(value)
+	case !r.Fits(value):
+		return errMore
 	}
-	return r.Check(value)
+	return nil
 }
 
 // jsonRows are the rows of a stored batch, one per record. Records that are no
@@ -85,7 +95,7 @@ func (lay *layout) someRows(v kafkabatch.View, records []byte) (arrow.RecordBatc
 	var bad badRecords
 	in := kafkabatch.NewReader(v, records)
 	for rec := (kafkabatch.Record{}); in.Next(&rec); {
-		err := checkValue(r, rec.Value)
+		err := checkValue(r, rec.Value, &bad)
 		if err == nil {
 			if err := r.Append(b, rec.Value); err != nil {
 				return nil, nil, fmt.Errorf("record %d was checked and is not taken: %w", rec.Delta, err)
@@ -119,7 +129,7 @@ func (b *badRecords) add(delta int32, err error) {
 		(*b)[n-1].last = delta
 		return
 	}
-	why := "it is no row of the table, like records before it in its batch"
+	why := errMore.Error()
 	if len(*b) < badWhys {
 		why = fmt.Sprintf("record %d: %v", delta, err)
 	}

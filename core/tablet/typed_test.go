@@ -181,7 +181,11 @@ func TestTypedTopicRefuses(t *testing.T) {
 	if _, err := l.AppendKafka(valuesOf(0, many...), KafkaAppend{}); !errors.As(err, &bad) || len(bad.Records) != 1000 || len(bad.Whys) != record.WhysMax {
 		t.Fatal(err)
 	}
-	if st := l.Stats(); l.LogEnd() != 0 || st.Refused != 3 || st.Quarantined != 0 {
+	many = slices.Repeat([]string{"[]"}, record.RecordsMax+7)
+	if _, err := l.AppendKafka(valuesOf(0, many...), KafkaAppend{}); !errors.As(err, &bad) || len(bad.Records) != record.RecordsMax {
+		t.Fatal(err)
+	}
+	if st := l.Stats(); l.LogEnd() != 0 || st.Refused != 4 || st.Quarantined != 0 {
 		t.Fatal(l.LogEnd(), st)
 	}
 }
@@ -225,6 +229,21 @@ func TestTypedTopicQuarantine(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// Every other record is bad, more than have a reason of their own: the same ranges
+// when produced and when read.
+func TestTypedTopicManyGaps(t *testing.T) {
+	l := openWith(t, newFake(true), jsonConfig(t, newFake(true), &clock{t0}, map[string]string{"kafka.bad.records": "quarantine"}, columnsOf(t, 1, "id BIGINT NOT NULL")))
+	appendOK(t)(l.AppendKafka(valuesOf(0, slices.Repeat([]string{`{"id":1}`, `{"id":"x"}`}, 200)...), KafkaAppend{}))
+	produced := l.Stats()
+	rows, skip, err := l.Rows(readAll(t, l).Batches[0], nil)
+	if err != nil || rows.NumRows() != 400 || len(skip) != 200 || !slices.Equal(skip, produced.Quarantine) || l.Stats().Quarantined != 200 {
+		t.Fatal(len(skip), produced.Quarantined, err)
+	}
+	if !strings.Contains(skip[99].Why, "whole number") || skip[100].Why != errMore.Error() {
+		t.Fatal(skip[99], skip[100])
 	}
 }
 
@@ -341,7 +360,7 @@ func BenchmarkTypedAppend(b *testing.B) {
 			r := lay.json.reader()
 			opts := kafkabatch.Options{}
 			if format == "json" {
-				opts.Value = func(_ int32, v []byte) error { return checkValue(r, v) }
+				opts.Value = func(_ int32, v []byte) error { return checkValue(r, v, new(badRecords)) }
 			}
 			for b.Loop() {
 				if _, err := kafkabatch.Header(batch, &opts, nil); err != nil {

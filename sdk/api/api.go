@@ -119,7 +119,8 @@ type BatchMetadata struct {
 	CommitTimestamp int64         `json:"commit_timestamp"` // ms
 	SchemaID        mink.SchemaID `json:"schema_id"`        // version the batch was written under
 	HighWatermark   mink.Offset   `json:"high_watermark"`
-	// Quarantined is set when [Base, Last] could not be decoded and was skipped.
+	// Quarantined is set when [Base, Last] could not be decoded, or holds records
+	// that are no rows of the table, and was skipped.
 	Quarantined string `json:"quarantined,omitempty"`
 }
 

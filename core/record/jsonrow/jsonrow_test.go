@@ -52,6 +52,9 @@ func rowsOf(s *arrow.Schema, objects ...string) (arrow.RecordBatch, error) {
 	r := New(s).NewReader()
 	for _, o := range objects {
 		check := r.Check([]byte(o))
+		if r.Fits([]byte(o)) != (check == nil) {
+			return nil, fmt.Errorf("check says %w, fits does not", check)
+		}
 		if err := r.Append(b, []byte(o)); err != nil || check != nil {
 			if fmt.Sprint(check) != fmt.Sprint(err) {
 				return nil, fmt.Errorf("check says %w, append says %w", check, err)
@@ -289,6 +292,11 @@ func TestAllocations(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { _ = r.Check(row) }); n > 0 {
 		t.Errorf("%v allocations a row", n)
+	}
+	for _, bad := range []string{`[]`, `{"id":1,"no":1}`, `{"id":1,"s":"\ud800"}`, `{"id":1,"l":[1,true]}`, `{"id":1,"r":{"x":1,"x":1}}`} {
+		if n := testing.AllocsPerRun(100, func() { _ = r.Fits([]byte(bad)) }); n > 3 { // the arguments of errors, at most
+			t.Errorf("%v allocations for %s", n, bad)
+		}
 	}
 	rows, err := rowsOf(every, string(row))
 	if err != nil {

@@ -2,7 +2,6 @@ package jsonrow
 
 import (
 	"encoding/base64"
-	"fmt"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -18,7 +17,7 @@ func (r *Reader) leaf(n *node, b array.Builder, text []byte) error {
 	switch t := n.typ.(type) {
 	case *arrow.StringType:
 		if n.chars > 0 && len(text) > n.chars && utf8.RuneCount(text) > n.chars {
-			return fmt.Errorf("it has %d characters, %s takes %d", utf8.RuneCount(text), n.text, n.chars)
+			return r.in.errorf("it has %d characters, %s takes %d", utf8.RuneCount(text), n.text, n.chars)
 		}
 		if b != nil {
 			b.(*array.StringBuilder).BinaryBuilder.Append(text)
@@ -33,7 +32,7 @@ func (r *Reader) leaf(n *node, b array.Builder, text []byte) error {
 	case *arrow.BooleanType:
 		v, err := strconv.ParseBool(string(text))
 		if err != nil {
-			return n.want()
+			return r.in.want(n)
 		}
 		if b != nil {
 			b.(*array.BooleanBuilder).Append(v)
@@ -42,11 +41,11 @@ func (r *Reader) leaf(n *node, b array.Builder, text []byte) error {
 	case *arrow.BinaryType, *arrow.FixedSizeBinaryType:
 		return r.binary(n, b, text)
 	case *arrow.Float32Type, *arrow.Float64Type:
-		return n.float(b, text)
+		return r.float(n, b, text)
 	}
 	v, ok := n.integer(text)
 	if !ok {
-		return n.want()
+		return r.in.want(n)
 	}
 	appendInteger(b, v)
 	return nil
@@ -104,11 +103,11 @@ func parseWhole(text []byte, bits int) (int64, bool) {
 	return v, v>>(bits-1) == 0 || v>>(bits-1) == -1
 }
 
-func (n *node) float(b array.Builder, text []byte) error {
+func (r *Reader) float(n *node, b array.Builder, text []byte) error {
 	bits := n.typ.(arrow.FixedWidthDataType).BitWidth()
 	v, err := strconv.ParseFloat(string(text), bits)
 	if err != nil {
-		return n.want()
+		return r.in.want(n)
 	}
 	switch b := b.(type) {
 	case *array.Float32Builder:
@@ -122,10 +121,10 @@ func (n *node) float(b array.Builder, text []byte) error {
 func (r *Reader) binary(n *node, b array.Builder, text []byte) error {
 	var err error
 	if r.bin, err = base64.StdEncoding.AppendDecode(r.bin[:0], text); err != nil {
-		return n.want()
+		return r.in.want(n)
 	}
 	if t, fixed := n.typ.(*arrow.FixedSizeBinaryType); fixed && len(r.bin) != t.ByteWidth {
-		return n.want()
+		return r.in.want(n)
 	}
 	switch b := b.(type) {
 	case *array.BinaryBuilder:

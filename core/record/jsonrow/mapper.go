@@ -120,9 +120,7 @@ func (n *node) needsQuotes() bool {
 	return true
 }
 
-// want says what the type takes.
-func (n *node) want() error { return fmt.Errorf("want %s", wanted(n.typ)) }
-
+// wanted is what a type takes.
 func wanted(t arrow.DataType) string {
 	switch t := t.(type) {
 	case *arrow.BooleanType:

@@ -29,6 +29,14 @@ func (m *Mapper) NewReader() *Reader { return &Reader{m: m} }
 // Check takes.
 func (r *Reader) Check(object []byte) error { return r.top(nil, object) }
 
+// Fits is Check for those who do not ask why: a bad object costs no more than a
+// good one.
+func (r *Reader) Fits(object []byte) bool {
+	r.in.quiet = true
+	defer func() { r.in.quiet = false }()
+	return r.top(nil, object) == nil
+}
+
 // Append adds one object as a row. b has the Mapper's schema. After an error b
 // holds a part of the row: it is then of no more use.
 func (r *Reader) Append(b *array.RecordBuilder, object []byte) error { return r.top(b, object) }
@@ -67,7 +75,7 @@ func (r *Reader) top(b *array.RecordBuilder, object []byte) error {
 		if r.in.peek() == 0 && r.in.at == len(object) {
 			return errors.New("want a JSON object, there is nothing")
 		}
-		return fmt.Errorf("want a JSON object, it begins with %.20q", object[r.in.at:])
+		return r.in.errorf("want a JSON object, it begins with %.20q", object[r.in.at:])
 	}
 	var to any
 	if b != nil {
@@ -98,7 +106,7 @@ func child(b any, i int) array.Builder {
 // object reads the members of an object into the fields of n.
 func (r *Reader) object(n *node, b any, top bool) error {
 	if r.in.peek() != '{' {
-		return errors.New("want a JSON object")
+		return r.in.errorf("want a JSON object")
 	}
 	r.in.at++
 	base := len(r.seen)
@@ -113,12 +121,10 @@ func (r *Reader) object(n *node, b any, top bool) error {
 		}
 		i := n.find(name, next)
 		switch {
-		case i < 0 && top:
-			return fmt.Errorf("the table has no column %.200q; it has %s", name, n.names())
 		case i < 0:
-			return fmt.Errorf("there is no field %.200q; it has %s", name, n.names())
+			return r.unknown(n, name, top)
 		case r.seen[base+i]:
-			return fmt.Errorf("%.200q occurs twice", name)
+			return r.in.errorf("%.200q occurs twice", name)
 		}
 		r.seen[base+i], next = true, i+1
 		if err := r.member(&n.fields[i], child(b, i), top); err != nil {
@@ -134,7 +140,7 @@ func (r *Reader) object(n *node, b any, top bool) error {
 			continue
 		}
 		if f := &n.fields[i]; !f.nullable {
-			return f.absent(top)
+			return r.absent(f, top)
 		}
 		if c := child(b, i); c != nil {
 			c.AppendNull()
@@ -144,32 +150,42 @@ func (r *Reader) object(n *node, b any, top bool) error {
 	return nil
 }
 
+func (r *Reader) unknown(n *node, name []byte, top bool) error {
+	switch {
+	case r.in.quiet:
+		return errQuiet
+	case top:
+		return fmt.Errorf("the table has no column %.200q; it has %s", name, n.names())
+	}
+	return fmt.Errorf("there is no field %.200q; it has %s", name, n.names())
+}
+
 func (r *Reader) member(f *node, b array.Builder, top bool) error {
 	r.in.peek()
 	start := r.in.at
 	if top && !f.nullable && bytes.HasPrefix(r.in.b[start:], []byte("null")) {
-		return f.absent(top)
+		return r.absent(f, top)
 	}
 	err := r.value(f, b)
 	switch {
-	case err == nil:
-		return nil
+	case err == nil || r.in.quiet:
+		return err
 	case errors.Is(err, errSyntax) && top:
-		return fmt.Errorf("column %q: %w", f.name, err)
+		return r.in.errorf("column %q: %w", f.name, err)
 	case top:
-		return fmt.Errorf("column %q is %s: cannot read %.100s: %w", f.name, f.text, excerpt(r.in.b[start:]), err)
+		return r.in.errorf("column %q is %s: cannot read %.100s: %w", f.name, f.text, excerpt(r.in.b[start:]), err)
 	}
-	return fmt.Errorf("field %q: %w", f.name, err)
+	return r.in.errorf("field %q: %w", f.name, err)
 }
 
 // errNull: null where a value must be.
 var errNull = errors.New("it is NOT NULL and has no value")
 
-func (n *node) absent(top bool) error {
+func (r *Reader) absent(n *node, top bool) error {
 	if top {
-		return fmt.Errorf("column %q is NOT NULL and has no value", n.name)
+		return r.in.errorf("column %q is NOT NULL and has no value", n.name)
 	}
-	return fmt.Errorf("field %q: %w", n.name, errNull)
+	return r.in.errorf("field %q: %w", n.name, errNull)
 }
 
 // excerpt is the value that b begins with, or as much of it as an error shows.
@@ -213,21 +229,21 @@ func (r *Reader) value(n *node, b array.Builder) error {
 		}
 		return r.leaf(n, b, text)
 	case c == '{' || c == '[' || n.needsQuotes():
-		return n.want()
+		return r.in.want(n)
 	}
 	text, err := r.in.bare()
 	if err != nil {
 		return err
 	}
 	if word := text[0] == 't' || text[0] == 'f'; word != (n.typ.ID() == arrow.BOOL) {
-		return n.want()
+		return r.in.want(n)
 	}
 	return r.leaf(n, b, text)
 }
 
 func (r *Reader) row(n *node, b array.Builder) error {
 	if r.in.peek() != '{' {
-		return n.want()
+		return r.in.want(n)
 	}
 	if b == nil {
 		return r.object(n, nil, false)
@@ -238,7 +254,7 @@ func (r *Reader) row(n *node, b array.Builder) error {
 
 func (r *Reader) array(n *node, b array.Builder) error {
 	if r.in.peek() != '[' {
-		return n.want()
+		return r.in.want(n)
 	}
 	r.in.at++
 	var items array.Builder
@@ -251,7 +267,7 @@ func (r *Reader) array(n *node, b array.Builder) error {
 	var err error
 	for more := r.in.peek() != ']'; more; at++ {
 		if err := r.value(&n.fields[0], items); err != nil {
-			return fmt.Errorf("element %d: %w", at, err)
+			return r.in.errorf("element %d: %w", at, err)
 		}
 		if more, err = r.in.more(']'); err != nil {
 			return err
@@ -268,7 +284,7 @@ func (r *Reader) mapping(n *node, b array.Builder) error {
 	case c == '{' && n.fields[0].isText():
 		closing = '}'
 	default:
-		return n.want()
+		return r.in.want(n)
 	}
 	r.in.at++
 	var to any
@@ -285,7 +301,7 @@ func (r *Reader) mapping(n *node, b array.Builder) error {
 			err = r.entry(n, to)
 		}
 		if err != nil {
-			return fmt.Errorf("entry %d: %w", at, err)
+			return r.in.errorf("entry %d: %w", at, err)
 		}
 		if more, err = r.in.more(closing); err != nil {
 			return err

@@ -15,16 +15,38 @@ type scanner struct {
 	b    []byte
 	at   int
 	text []byte // the last string, when it had escapes
+
+	quiet bool // errors are errQuiet: nobody reads them
+}
+
+var errQuiet = errors.New("it does not fit")
+
+func (s *scanner) errorf(format string, args ...any) error {
+	if s.quiet {
+		return errQuiet
+	}
+	return fmt.Errorf(format, args...)
+}
+
+// want says what the type takes.
+func (s *scanner) want(n *node) error {
+	if s.quiet {
+		return errQuiet
+	}
+	return fmt.Errorf("want %s", wanted(n.typ))
 }
 
 // errSyntax: the bytes are not JSON.
 var errSyntax = errors.New("no JSON")
 
 func (s *scanner) bad(want string) error {
-	if s.at >= len(s.b) {
-		return fmt.Errorf("%w: it ends where %s must be", errSyntax, want)
+	if s.quiet {
+		return errQuiet
 	}
-	return fmt.Errorf("%w: %q at byte %d, where %s must be", errSyntax, s.b[s.at:min(len(s.b), s.at+1)], s.at, want)
+	if s.at >= len(s.b) {
+		return s.errorf("%w: it ends where %s must be", errSyntax, want)
+	}
+	return s.errorf("%w: %q at byte %d, where %s must be", errSyntax, s.b[s.at:min(len(s.b), s.at+1)], s.at, want)
 }
 
 // peek passes over white space and answers the next byte, 0 at the end.
@@ -57,7 +79,10 @@ func (s *scanner) more(closing byte) (bool, error) {
 	case closing:
 		return false, nil
 	}
-	return false, s.bad(fmt.Sprintf("a comma or %q", closing))
+	if closing == '}' {
+		return false, s.bad("a comma or '}'")
+	}
+	return false, s.bad("a comma or ']'")
 }
 
 // name reads a member's name and its colon.
@@ -139,7 +164,7 @@ func (s *scanner) str() ([]byte, error) {
 			text := s.b[start:s.at]
 			s.at++
 			if !ascii && !utf8.Valid(text) {
-				return nil, fmt.Errorf("%w: %.100q is not UTF-8", errSyntax, text)
+				return nil, s.errorf("%w: %.100q is not UTF-8", errSyntax, text)
 			}
 			return text, nil
 		case c == '\\':
@@ -165,7 +190,7 @@ func (s *scanner) escaped(start int) ([]byte, error) {
 		switch {
 		case c == '"':
 			if !utf8.Valid(s.text) {
-				return nil, fmt.Errorf("%w: %.100q is not UTF-8", errSyntax, s.text)
+				return nil, s.errorf("%w: %.100q is not UTF-8", errSyntax, s.text)
 			}
 			return s.text, nil
 		case c < ' ':
@@ -185,7 +210,7 @@ func (s *scanner) escaped(start int) ([]byte, error) {
 				ok = ok && r != utf8.RuneError
 			}
 			if !ok {
-				return nil, fmt.Errorf("%w: at byte %d an escape that stands for no character", errSyntax, s.at)
+				return nil, s.errorf("%w: at byte %d an escape that stands for no character", errSyntax, s.at)
 			}
 			s.text = utf8.AppendRune(s.text, r)
 		case s.at < len(s.b) && unescape[s.b[s.at]] != 0:

@@ -135,8 +135,8 @@ func checkTimes(v View, o *Options) error {
 	return nil
 }
 
-// walk checks every record and answers the largest timestamp. Bad keys and
-// timestamps are collected, so that a client learns all of them at once.
+// walk checks every record and answers the largest timestamp. Bad keys, timestamps
+// and values are collected, so that a client learns of them at once.
 func walk(v View, o *Options, d *Decoder) (int64, error) {
 	records := v.Records()
 	if v.Codec() != CodecNone {
@@ -150,7 +150,9 @@ func walk(v View, o *Options, d *Decoder) (int64, error) {
 	r := NewReader(v, records)
 	for rec := (Record{}); r.Next(&rec); {
 		if kind, why := badRecord(&rec, o); kind != 0 {
-			bad = addBad(bad, kind, rec.Delta, why)
+			if bad = addBad(bad, kind, rec.Delta, why); len(bad.Records) == record.RecordsMax {
+				return 0, bad // the rest is not looked at
+			}
 		}
 		top = max(top, rec.Timestamp)
 	}
