@@ -31,8 +31,8 @@ type Deps struct {
 	Logger   *slog.Logger
 }
 
-// attempts bounds how often Open starts again because another process was faster
-// or an answer was lost.
+// attempts bounds how often Open starts again because another process was faster,
+// an answer was lost, or a store or the database did not answer.
 const attempts = 10
 
 // Open opens the metadata replica and checks that database and stores belong
@@ -56,7 +56,7 @@ func Open(ctx context.Context, deps Deps, cfg metalog.Config, accept string) (*m
 		switch {
 		case err == nil && keeper != nil:
 			return replica, keeper, nil
-		case err != nil && !contended(err) || n == attempts:
+		case err != nil && !contended(err) && !passing(err) || n == attempts:
 			if err == nil {
 				err = fmt.Errorf("the head of the metadata log changes all the time: %w", mink.ErrUnavailable)
 			}
@@ -78,6 +78,12 @@ func Open(ctx context.Context, deps Deps, cfg metalog.Config, accept string) (*m
 func contended(err error) bool {
 	return errors.Is(err, metalog.ErrHeadMoved) || errors.Is(err, mink.ErrUnknownOutcome) ||
 		errors.Is(err, objstore.ErrAlreadyExists) || errors.Is(err, objstore.ErrConflict) || errors.Is(err, objstore.ErrUnknownOutcome)
+}
+
+// passing errors are a hiccup, as far as one can tell: a start that ended with each
+// of them would want a person, or a supervisor.
+func passing(err error) bool {
+	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrThrottled) || errors.Is(err, mink.ErrUnavailable)
 }
 
 // opening is one look at both sides.
@@ -141,7 +147,7 @@ func (o *opening) compare(ctx context.Context, state *cluster.State, at metalog.
 	now := state.Incarnation()
 	switch {
 	case have.damaged != nil:
-		return &mismatch{
+		return &mismatch{ //nolint:nilerr // it says so
 			what: fmt.Sprintf("the object store's memory of the metadata is damaged (%v)", have.damaged),
 			do:   "look at the store's disk, and restore the object " + Key + " from a backup if there is one",
 			loss: "whether the metadata is the newest can then not be told",

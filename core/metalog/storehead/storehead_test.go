@@ -19,6 +19,7 @@ import (
 	"github.com/mink-project/mink/core/builtin/dirstore"
 	"github.com/mink-project/mink/core/builtin/memstore"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/fault"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/memlog"
 	"github.com/mink-project/mink/core/metalog/sqllog"
@@ -539,5 +540,35 @@ func TestEveryCrashPoint(t *testing.T) {
 				t.Errorf("accept %t: %d crash points, want one per write: head, write-ahead store, log, head", accept, points)
 			}
 		}
+	}
+}
+
+// A store that does not answer for a moment delays a start; one that stays away
+// ends it, and nothing is said to be wrong with the pair.
+func TestAStoreThatHiccups(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ops  fault.Op
+		err  error
+	}{
+		{"reads", fault.Get, objstore.ErrUnavailable},
+		{"writes", fault.Put, objstore.ErrThrottled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			log, store := memlog.New(), fault.New(newStore(), fault.Config{})
+			defer func() { check(t, store.Close()) }()
+			cfg := metalog.Default()
+			cfg.RetryBackoff, cfg.RetryBackoffMax = time.Millisecond, time.Millisecond
+			start := func(times int) error {
+				store.ClearRules()
+				store.Inject(fault.Rule{Ops: c.ops, Times: times, Do: fault.FailBefore(c.err)})
+				_, _, err := storehead.Open(t.Context(), storehead.Deps{Objects: store, WALStore: store, Log: log, Logger: quiet()}, cfg, "")
+				return err
+			}
+			if err := start(0); !errors.Is(err, c.err) || errors.Is(err, storehead.ErrMismatch) {
+				t.Errorf("a store that is away: %v", err)
+			}
+			check(t, start(3))
+		})
 	}
 }
