@@ -97,11 +97,15 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 		LogAppendTime: o.TimestampType == schema.LogAppendTime,
 	}
 	var bad badRecords
+	rowBytes := int64(0)
 	if !lay.topic {
 		r := lay.json.reader()
 		defer lay.json.readers.Put(r)
 		opts.Value = func(delta int32, value []byte) error {
 			err := checkValue(r, value, &bad)
+			if rowBytes += lay.json.mapper.RowBytes(); value != nil {
+				rowBytes += r.NestedBytes() // of a bad one too: its reader finds out at its end
+			}
 			if err == nil || !o.QuarantineBad {
 				return err
 			}
@@ -118,6 +122,9 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 		})
 	} else {
 		h, err = kafkabatch.Header(batch, &opts, nil)
+	}
+	if err == nil && rowBytes > rowBytesMax {
+		err = record.Errorf(record.KindTooLarge, "its %d records take %d MiB as rows of the table, at most %d are allowed: send fewer at a time", h.Count, rowBytes>>20, rowBytesMax>>20)
 	}
 	if err != nil {
 		l.counts.refused.Add(1)

@@ -149,6 +149,11 @@ func (l *Log) badAt(base mink.Offset, bad badRecords) []Quarantined {
 	return out
 }
 
+// rowBytesMax bounds what the JSON values of one Kafka batch may take as rows, beside
+// their text: whoever reads the columns has all of them in memory, and an empty
+// object has every column.
+const rowBytesMax = 256 << 20
+
 // jsonBytesMax bounds what the rows of one arrow batch may take as JSON.
 const jsonBytesMax = 64 << 20
 

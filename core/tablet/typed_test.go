@@ -384,3 +384,38 @@ func BenchmarkTypedAppend(b *testing.B) {
 		}
 	})
 }
+
+// A few hundred kB of empty objects would be gigabytes of rows: they are refused
+// before anybody reads them, bad records and nested rows included.
+func TestSmallJSONOfHugeRowsIsRefused(t *testing.T) {
+	wide := make([]string, 1000)
+	for i := range wide {
+		wide[i] = fmt.Sprintf("c%d DECIMAL(30,2)", i)
+	}
+	nested := "l ARRAY<ROW<" + strings.ReplaceAll(strings.Join(wide, ", "), " DECIMAL(30,2)", " BINARY(100)") + ">>"
+	for _, c := range []struct {
+		name    string
+		columns []string
+		values  []string
+	}{
+		{"empty objects", wide, slices.Repeat([]string{"{}"}, 20_000)},
+		{"bad records", wide, slices.Repeat([]string{"no object"}, 20_000)},
+		{"tombstones", wide, slices.Repeat([]string{""}, 20_000)},
+		{"wide fixed bytes", []string{"a BINARY(60000)"}, slices.Repeat([]string{"{}"}, 5_000)},
+		{"rows in a list", []string{nested}, []string{`{"l":[` + strings.Repeat("{},", 5_000) + "null]}"}},
+		{"rows in a list that is bad at its end", []string{nested}, []string{`{"l":[` + strings.Repeat("{},", 5_000) + "7]}"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := jsonConfig(t, newFake(true), &clock{t0 + 1000}, map[string]string{"kafka.bad.records": "quarantine"}, columnsOf(t, 1, c.columns...))
+			l := openWith(t, newFake(true), cfg)
+			_, err := l.AppendKafka(valuesOf(kafkabatch.CodecSnappy, c.values...), KafkaAppend{})
+			var bad *record.BatchError
+			if !errors.As(err, &bad) || bad.Kind != record.KindTooLarge {
+				t.Errorf("got error %v", err)
+			}
+			if few := c.values[:len(c.values)/100]; len(few) > 0 {
+				appendOK(t)(l.AppendKafka(valuesOf(kafkabatch.CodecSnappy, few...), KafkaAppend{}))
+			}
+		})
+	}
+}

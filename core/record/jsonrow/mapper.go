@@ -18,6 +18,7 @@ type node struct {
 	text     string // the type as the table writes it
 	nullable bool
 	chars    int            // CHAR(n): at most n characters; else 0
+	width    int64          // what a value takes as Arrow at least, null or not
 	fields   []node         // ROW: its fields, ARRAY: element, MAP: key and value
 	index    map[string]int // of the fields, by name
 }
@@ -33,7 +34,33 @@ func New(s *arrow.Schema) *Mapper {
 		m.root.fields[i] = compile(f)
 	}
 	m.root.list()
+	m.root.width = m.root.fieldsWidth()
 	return m
+}
+
+// RowBytes is about what a row takes as Arrow whatever its values are, bytes: null
+// and absent ones have their place too. Text, bytes and Reader.NestedBytes come on
+// top.
+func (m *Mapper) RowBytes() int64 { return m.root.width }
+
+// setWidth follows the building of n.fields.
+func (n *node) setWidth() {
+	const validity, offset = 1, 4
+	switch t := n.typ.(type) {
+	case *arrow.StructType: // a null one has its fields
+		n.width = validity + n.fieldsWidth()
+	case arrow.FixedWidthDataType:
+		n.width = validity + int64(t.BitWidth()+7)/8
+	default:
+		n.width = validity + offset
+	}
+}
+
+func (n *node) fieldsWidth() (sum int64) {
+	for i := range n.fields {
+		sum += n.fields[i].width
+	}
+	return sum
 }
 
 func compile(f arrow.Field) node {
@@ -55,6 +82,7 @@ func compile(f arrow.Field) node {
 		n.fields[0].name, n.fields[0].nullable, n.fields[1].name = "key", false, "value"
 		n.list()
 	}
+	n.setWidth()
 	return n
 }
 

@@ -13,10 +13,11 @@ import (
 // Reader reads rows of one Mapper and keeps its scratch memory. Not for
 // concurrent use.
 type Reader struct {
-	m    *Mapper
-	in   scanner
-	seen []bool // of the open objects: which fields have occurred
-	bin  []byte // decoded base64
+	m      *Mapper
+	in     scanner
+	seen   []bool // of the open objects: which fields have occurred
+	bin    []byte // decoded base64
+	nested int64
 }
 
 // keepBytes is the most scratch memory that a Reader keeps between rows.
@@ -58,7 +59,13 @@ func (r *Reader) AppendText(b array.Builder, column int, text string) error {
 // TypeText is a column's type as the table writes it.
 func (r *Reader) TypeText(column int) string { return r.m.root.fields[column].text }
 
+// NestedBytes is about what the elements and entries of the object that was read
+// last take as Arrow, beside their text: two bytes of JSON can be a ROW of a
+// thousand fields.
+func (r *Reader) NestedBytes() int64 { return r.nested }
+
 func (r *Reader) reset(b []byte) {
+	r.nested = 0
 	if cap(r.in.text) > keepBytes {
 		r.in.text = nil
 	}
@@ -266,6 +273,7 @@ func (r *Reader) array(n *node, b array.Builder) error {
 	at := 1
 	var err error
 	for more := r.in.peek() != ']'; more; at++ {
+		r.nested += n.fields[0].width
 		if err := r.value(&n.fields[0], items); err != nil {
 			return r.in.errorf("element %d: %w", at, err)
 		}
@@ -294,7 +302,9 @@ func (r *Reader) mapping(n *node, b array.Builder) error {
 	}
 	at := 1
 	var err error
+	width := n.fieldsWidth()
 	for more := r.in.peek() != closing; more; at++ {
+		r.nested += width
 		if closing == ']' {
 			err = r.object(n, to, false)
 		} else {
