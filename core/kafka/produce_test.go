@@ -389,6 +389,16 @@ func TestIdleConnectionsAndLimits(t *testing.T) {
 	}
 }
 
+// inFlightIn counts the requests that were read and not answered.
+func inFlightIn(s *testServer) (n int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.openConns() {
+		n += c.inFlight.Load()
+	}
+	return n
+}
+
 // A stopping listener answers what it has read: appends that become durable,
 // and fetches that wait.
 func TestStopAnswersWhatWasRead(t *testing.T) {
@@ -401,7 +411,7 @@ func TestStopAnswersWhatWasRead(t *testing.T) {
 	f := fetchFrom(12, "t", [16]byte{}, 0, 0)
 	f.MaxWaitMillis = 3_600_000
 	m := consumer.send(f)
-	until(t, "appended", func() bool { return logs[0].held() == 1 })
+	until(t, "both to be read", func() bool { return logs[0].held() == 1 && inFlightIn(s) == 2 })
 	done := make(chan error, 1)
 	go func() { done <- s.stop() }()
 	consumer.receive(f, m)
