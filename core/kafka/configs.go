@@ -339,7 +339,7 @@ func (b *broker) alterConfigs(ctx context.Context, r *kmsg.AlterConfigsRequest) 
 	return resp, nil
 }
 
-// replaceConfigs resets every config, set or not, so that one that somebody else
+// replaceConfigs resets every config but the one that makes a typed table a topic, set or not, so that one that somebody else
 // sets meanwhile goes too, and sets the given ones.
 func replaceConfigs(d *schema.Descriptor, configs []kmsg.AlterConfigsRequestResourceConfig) ([]schema.Change, *topicError) {
 	list, err := d.KafkaConfigs()
@@ -348,7 +348,10 @@ func replaceConfigs(d *schema.Descriptor, configs []kmsg.AlterConfigsRequestReso
 	}
 	reset := schema.Change{Op: schema.ResetOptions}
 	for _, c := range list {
-		reset.Names = append(reset.Names, schema.KafkaOption(c.Name))
+		// A tool that only knows Kafka's configs does not mean to hide the topic.
+		if name := schema.KafkaOption(c.Name); name != schema.OptionValueFormat {
+			reset.Names = append(reset.Names, name)
+		}
 	}
 	set := schema.Change{Op: schema.SetOptions, Options: map[string]string{}}
 	for _, c := range configs {

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
@@ -128,5 +129,30 @@ func TestTypedTableIsHidden(t *testing.T) {
 	p := produced(t, dial(t, s.addr).call(produceTo(9, "t", map[int32][]byte{0: batch(`{"id":1}`)})))
 	if p.ErrorCode != kerr.UnknownTopicOrPartition.Code {
 		t.Fatalf("%+v", p)
+	}
+}
+
+// AlterConfigs of a tool that knows only Kafka's configs: the topic stays one.
+func TestAlterConfigsKeepsATypedTopic(t *testing.T) {
+	s, _, _ := startTyped(t, map[string]string{"kafka.value.format": "json", "retention.ms": "5000"})
+	c := dial(t, s.addr)
+	got := func(config string) string {
+		r := c.call(describeConfigs(4, ofTopic, "t", config)).(*kmsg.DescribeConfigsResponse).Resources[0]
+		if r.ErrorCode != 0 || len(r.Configs) != 1 {
+			t.Fatalf("%s: %+v", config, r)
+		}
+		return *r.Configs[0].Value
+	}
+	if r := c.call(alterConfigs(1, ofTopic, "t", "segment.ms=77")).(*kmsg.AlterConfigsResponse).Resources[0]; r.ErrorCode != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if got("segment.ms") != "77" || got("retention.ms") != "604800000" || got("mink.kafka.value.format") != "json" {
+		t.Error("the configs were not replaced")
+	}
+	if r := c.call(alterConfigs(1, ofTopic, "t", "mink.kafka.value.format=raw")).(*kmsg.AlterConfigsResponse).Resources[0]; r.ErrorCode != 0 {
+		t.Fatalf("by name: %+v", r)
+	}
+	if s.broker.topicByName(s.node.View(), "t") != nil {
+		t.Error("who says raw does not get it")
 	}
 }

@@ -70,7 +70,7 @@ var served = [...]API{
 	{keyInitProducerID, "InitProducerId", 0, 5, 2, "idempotent producers; a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED"},
 	{keyEpochEnd, "OffsetForLeaderEpoch", 2, 4, 4, ""},
 	{keyDescribeConfigs, "DescribeConfigs", 1, 4, 4, "topics and brokers"},
-	{keyAlterConfigs, "AlterConfigs", 0, 2, 2, "topics; replaces: a config that is not named goes back to its default. Broker configs are read-only"},
+	{keyAlterConfigs, "AlterConfigs", 0, 2, 2, "topics; replaces: a config that is not named goes back to its default, except mink.kafka.value.format. Broker configs are read-only"},
 	{keyDescribeLogDirs, "DescribeLogDirs", 1, 4, 2, "one directory, the object store; sizes are within an eighth or 1 MiB, the store's own size is unknown (-1)"},
 	{keyCreatePartitions, "CreatePartitions", 0, 3, 2, "leaders are chosen here, an assignment only counts"},
 	{keyDeleteGroups, "DeleteGroups", 0, 2, 2, "groups without members"},

@@ -21,7 +21,7 @@ const (
 
 // The options of typed topics.
 const (
-	optionValueFormat = "kafka.value.format"
+	OptionValueFormat = "kafka.value.format"
 	optionBadRecords  = "kafka.bad.records"
 )
 
@@ -199,6 +199,6 @@ func IsKafkaTopic(s *Schema) bool {
 // columns, or kafka.value.format = json, and no keys, since a Kafka producer
 // chooses the bucket itself.
 func (d *Descriptor) IsKafkaTopic() bool {
-	return (IsKafkaTopic(&d.Schema) || d.Options[optionValueFormat] == "json") &&
+	return (IsKafkaTopic(&d.Schema) || d.Options[OptionValueFormat] == "json") &&
 		len(d.PrimaryKey) == 0 && len(d.PartitionKeys) == 0 && len(d.BucketKeys) == 0
 }

@@ -39,7 +39,7 @@ func minkOptions() []OptionSpec {
 			Doc: "Names of further sinks that receive every record, separated by commas."},
 		{Name: "kafka.validate", Type: TypeEnum, Choices: []string{"header", "deep"}, Default: "header", Tables: AllTables,
 			Doc: "How far a compressed Kafka batch is checked before it is taken: header, or deep, which decompresses it and walks its records (10 to 60 times dearer) and refuses what readers would have to skip. Uncompressed batches are always walked. The topic config is mink.kafka.validate."},
-		{Name: optionValueFormat, Type: TypeEnum, Choices: []string{"raw", "json"}, Default: "raw", Tables: AllTables,
+		{Name: OptionValueFormat, Type: TypeEnum, Choices: []string{"raw", "json"}, Default: "raw", Tables: AllTables,
 			Doc: "json makes a typed table a Kafka topic: a record's value is a JSON object of the columns. For tables without a primary key, partition columns and bucket keys. raw: only tables with a topic's four columns are topics."},
 		{Name: optionBadRecords, Type: TypeEnum, Choices: []string{"refuse", "quarantine"}, Default: "refuse", Tables: AllTables,
 			Doc: "What happens to a Kafka record whose value does not fit the columns, with kafka.value.format = json: refuse (the batch, naming the records), or quarantine (it is stored and goes to Kafka consumers, readers of the table skip it and say why)."},

@@ -277,7 +277,7 @@ func (o *Options) fill() error {
 		o.TimestampType = LogAppendTime
 	}
 	o.DeepKafka = text("kafka.validate") == "deep"
-	o.KafkaJSON = text(optionValueFormat) == "json"
+	o.KafkaJSON = text(OptionValueFormat) == "json"
 	o.QuarantineBad = text(optionBadRecords) == "quarantine"
 	o.TimestampBefore = kafkaMillis(text("message.timestamp.before.max.ms"))
 	o.TimestampAfter = kafkaMillis(text("message.timestamp.after.max.ms"))
@@ -330,11 +330,11 @@ func (d *Descriptor) checkKafkaJSON(o *Options) error {
 	keys := ""
 	switch {
 	case !o.KafkaJSON && o.QuarantineBad:
-		return optionError(optionBadRecords, "quarantine", "it is for tables with %s = json", optionValueFormat)
+		return optionError(optionBadRecords, "quarantine", "it is for tables with %s = json", OptionValueFormat)
 	case !o.KafkaJSON:
 		return nil
 	case IsKafkaTopic(&d.Schema):
-		return optionError(optionValueFormat, "json", "the table has the four columns of a topic with raw values")
+		return optionError(OptionValueFormat, "json", "the table has the four columns of a topic with raw values")
 	case len(d.PrimaryKey) > 0:
 		keys = "a primary key"
 	case len(d.PartitionKeys) > 0:
@@ -344,7 +344,7 @@ func (d *Descriptor) checkKafkaJSON(o *Options) error {
 	default:
 		return nil
 	}
-	return optionError(optionValueFormat, "json", "a table with %s is no topic, as Kafka's producers choose the bucket themselves", keys)
+	return optionError(OptionValueFormat, "json", "a table with %s is no topic, as Kafka's producers choose the bucket themselves", keys)
 }
 
 func (d *Descriptor) checkAutoPartition(a AutoPartition) error {
