@@ -196,8 +196,12 @@ func (c *config) answer(r *kmsg.DescribeConfigsRequest) kmsg.DescribeConfigsResp
 
 func (b *broker) describeConfigs(_ context.Context, r *kmsg.DescribeConfigsRequest) (*kmsg.DescribeConfigsResponse, error) {
 	resp := kmsg.NewPtrDescribeConfigsResponse()
+	seen := make(map[resource]struct{}, len(r.Resources))
 	for i := range r.Resources {
 		in := &r.Resources[i]
+		if !firstTime(seen, resource{in.ResourceType, in.ResourceName}) {
+			continue
+		}
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = in.ResourceType, in.ResourceName
 		list, err := b.configsOf(in.ResourceType, in.ResourceName)

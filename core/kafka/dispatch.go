@@ -139,7 +139,7 @@ func (b *broker) acceptGroup(cl *call, body []byte) error {
 	case keyFindCoordinator:
 		return accept(cl, kmsg.NewPtrFindCoordinatorRequest(), body, b.findCoordinator)
 	case keyJoinGroup:
-		body = bytes.Clone(body) // a group keeps the metadata, which aliases it
+		body = bytes.Clone(body) // the metadata alias it, and are read when it is answered
 		clientID := string(cl.header.clientID)
 		return accept(cl, kmsg.NewPtrJoinGroupRequest(), body, func(ctx context.Context, r *kmsg.JoinGroupRequest) (*kmsg.JoinGroupResponse, error) {
 			return b.joinGroup(ctx, clientID, r)

@@ -37,6 +37,7 @@ const (
 	codeInconsistentProtocol         = code(group.InconsistentProtocol)
 	codeInvalidGroupID          code = 24
 	codeUnknownMember                = code(group.UnknownMember)
+	codeRebalanceInProgress          = code(group.RebalanceInProgress)
 	codeInvalidCommitOffsetSize code = 28
 	codeInvalidTimestamp        code = 32
 	codeUnsupportedVersion      code = 35

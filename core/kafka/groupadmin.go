@@ -69,7 +69,11 @@ func (b *broker) coordinatorOf(kind int8, key string) kmsg.FindCoordinatorRespon
 
 func (b *broker) describeGroups(_ context.Context, r *kmsg.DescribeGroupsRequest) (*kmsg.DescribeGroupsResponse, error) {
 	resp := kmsg.NewPtrDescribeGroupsResponse()
+	seen := make(map[string]struct{}, len(r.Groups))
 	for _, name := range r.Groups {
+		if !firstTime(seen, name) {
+			continue
+		}
 		rg := kmsg.NewDescribeGroupsResponseGroup()
 		rg.Group = name
 		s, c := b.groups.seatOf(name)

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"time"
@@ -66,10 +67,9 @@ func (b *broker) joinGroup(ctx context.Context, clientID string, r *kmsg.JoinGro
 	if r.Version < joinRebalanceTimeout {
 		join.Rebalance = join.Session
 	}
-	size := len(clientID) + len(r.MemberID)
 	for i, p := range r.Protocols {
-		join.Protocols[i] = group.Protocol{Name: p.Name, Metadata: p.Metadata}
-		size += len(p.Name) + len(p.Metadata)
+		// A copy: the group would keep the whole request for a few bytes of it.
+		join.Protocols[i] = group.Protocol{Name: p.Name, Metadata: bytes.Clone(p.Metadata)}
 	}
 	res := group.JoinResult{Generation: -1, MemberID: r.MemberID}
 	var c code
@@ -77,7 +77,7 @@ func (b *broker) joinGroup(ctx context.Context, clientID string, r *kmsg.JoinGro
 		c = codeInconsistentProtocol
 	} else {
 		// A member that names its id was here before: without the group it is unknown.
-		reply, ac, err := b.groups.ask(ctx, r.Group, r.MemberID == "", size, func(now time.Time, g *openGroup, t group.Token) []group.Reply {
+		reply, ac, err := b.groups.ask(ctx, r.Group, r.MemberID == "", join.Bytes(), func(now time.Time, g *openGroup, t group.Token) []group.Reply {
 			return g.Join(now, t, join)
 		})
 		if err != nil {
@@ -109,7 +109,7 @@ func (b *broker) syncGroup(ctx context.Context, r *kmsg.SyncGroupRequest) (*kmsg
 	}
 	size := 0
 	for _, a := range r.GroupAssignment {
-		sync.Assignments[a.MemberID] = a.MemberAssignment
+		sync.Assignments[a.MemberID] = bytes.Clone(a.MemberAssignment) // as in joinGroup
 		size += len(a.MemberAssignment)
 	}
 	reply, c, err := b.groups.ask(ctx, r.Group, false, size, func(now time.Time, g *openGroup, t group.Token) []group.Reply {
@@ -117,6 +117,9 @@ func (b *broker) syncGroup(ctx context.Context, r *kmsg.SyncGroupRequest) (*kmsg
 	})
 	if err != nil {
 		return nil, err
+	}
+	if c == codeCoordinatorLoading { // which consumers take for a bug here; they join again
+		c = codeRebalanceInProgress
 	}
 	resp := kmsg.NewPtrSyncGroupResponse()
 	if s := reply.Sync; s != nil {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -68,7 +69,13 @@ func (b *broker) acceptOffsetCommit(ctx context.Context, cl *call, body []byte) 
 // startOffsetCommit hands the offsets to the metadata. stored waits until it has
 // them and this node knows it, and completes resp; nil when there are none to store.
 func (b *broker) startOffsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequest) (resp *kmsg.OffsetCommitResponse, stored func(context.Context) error) {
-	commit, c := b.groups.mayCommit(r)
+	sctx, cancel := b.timeout(ctx, 0)
+	defer cancel()
+	commit, c := cluster.GroupCommit{}, codeCoordinatorLoading
+	if done, err := b.groups.commitTurn(sctx, r.Group); err == nil {
+		defer done()
+		commit, c = b.groups.mayCommit(r)
+	}
 	v := b.backend.View()
 	resp = kmsg.NewPtrOffsetCommitResponse()
 	var storing []*kmsg.OffsetCommitResponseTopicPartition
@@ -98,8 +105,6 @@ func (b *broker) startOffsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequ
 	if len(storing) == 0 {
 		return resp, nil
 	}
-	sctx, cancel := b.timeout(ctx, 0)
-	defer cancel()
 	wait, err := b.backend.StartGroupCommit(sctx, commit)
 	return resp, func(ctx context.Context) error {
 		if err == nil {
@@ -146,8 +151,9 @@ func offsetOf(t *topic, p *kmsg.OffsetCommitRequestTopicPartition) (cluster.Grou
 func (gs *groups) mayCommit(r *kmsg.OffsetCommitRequest) (cluster.GroupCommit, code) {
 	commit := cluster.GroupCommit{Group: r.Group}
 	member, instance := r.MemberID, text(r.InstanceID)
-	result, open := group.None, false
+	result, open, deleting := group.None, false, false
 	c := gs.event(r.Group, false, 0, func(now time.Time, g *openGroup) []group.Reply {
+		deleting = gs.mu.deleting[r.Group] > 0
 		if g != nil {
 			open = true
 			result = g.CheckCommit(now, r.Generation, member, instance)
@@ -155,6 +161,9 @@ func (gs *groups) mayCommit(r *kmsg.OffsetCommitRequest) (cluster.GroupCommit, c
 		}
 		return nil
 	})
+	if deleting {
+		return commit, codeCoordinatorLoading
+	}
 	if c != codeNone || open {
 		if c == codeNone {
 			c = code(result)
@@ -181,34 +190,41 @@ func (gs *groups) mayCommit(r *kmsg.OffsetCommitRequest) (cluster.GroupCommit, c
 
 // offsetFetch answers what the applied metadata holds; nothing is pending, as
 // there are no transactions.
-func (b *broker) offsetFetch(_ context.Context, r *kmsg.OffsetFetchRequest) (*kmsg.OffsetFetchResponse, error) {
+func (b *broker) offsetFetch(ctx context.Context, r *kmsg.OffsetFetchRequest) (*kmsg.OffsetFetchResponse, error) {
+	tctx, cancel := b.timeout(ctx, 0)
+	defer cancel()
 	resp := kmsg.NewPtrOffsetFetchResponse()
+	seen := map[wantedOffset]struct{}{}
 	if r.Version >= fetchGroups {
 		for i := range r.Groups {
 			g := &r.Groups[i]
 			rg := kmsg.NewOffsetFetchResponseGroup()
 			rg.Group = g.Group
-			s, c := b.groups.seatOf(g.Group)
+			all := g.Topics == nil
+			if all && !firstTime(seen, wantedOffset{group: g.Group, partition: -1}) {
+				continue
+			}
+			v, c := b.groups.lasting(tctx, g.Group)
 			if rg.ErrorCode = b.fail("OffsetFetch", c); c == codeNone {
-				rg.Topics = b.committed(s.view, g.Group, g.Topics, g.Topics == nil)
+				rg.Topics = b.committed(v, g.Group, g.Topics, all, seen)
 			}
 			resp.Groups = append(resp.Groups, rg)
 		}
-		return resp, nil
+		return resp, ctx.Err()
 	}
 	wanted := make([]kmsg.OffsetFetchRequestGroupTopic, len(r.Topics))
 	for i, t := range r.Topics {
 		wanted[i] = kmsg.NewOffsetFetchRequestGroupTopic()
 		wanted[i].Topic, wanted[i].Partitions = t.Topic, t.Partitions
 	}
-	s, c := b.groups.seatOf(r.Group)
+	v, c := b.groups.lasting(tctx, r.Group)
 	var found []kmsg.OffsetFetchResponseGroupTopic
 	if c == codeNone {
-		found = b.committed(s.view, r.Group, wanted, r.Topics == nil && r.Version >= fetchAllTopics)
+		found = b.committed(v, r.Group, wanted, r.Topics == nil && r.Version >= fetchAllTopics, seen)
 	} else {
 		resp.ErrorCode = b.fail("OffsetFetch", c)
 		if r.Version < fetchAllTopics { // has no place for it
-			found = uncommitted(wanted, c)
+			found = uncommitted(r.Group, wanted, c, seen)
 		}
 	}
 	for _, t := range found {
@@ -221,7 +237,54 @@ func (b *broker) offsetFetch(_ context.Context, r *kmsg.OffsetFetchRequest) (*km
 		}
 		resp.Topics = append(resp.Topics, rt)
 	}
-	return resp, nil
+	return resp, ctx.Err()
+}
+
+// lasting is a view of a group's offsets that do not expire while the group has
+// members. The metadata hear of the first member from the side: what this reads is
+// only given out once they did, or its offsets could go under a member that read
+// from them.
+func (gs *groups) lasting(ctx context.Context, name string) (*cluster.State, code) {
+	s, c := gs.seatOf(name)
+	if c != codeNone {
+		return nil, c
+	}
+	info, known := s.view.Group(name)
+	protocolType, occupied := gs.membership(name)
+	if !known || info.Occupied || !occupied {
+		return s.view, codeNone
+	}
+	err := gs.backend.MarkGroup(ctx, name, protocolType, true)
+	if _, occupied = gs.membership(name); !occupied {
+		gs.mark(name)
+	}
+	switch c = groupCode(err); c {
+	case codeNone:
+		return gs.backend.View(), codeNone
+	case codeNotCoordinator:
+		return nil, c
+	default: // the one other code that consumers try again after
+		gs.reports.Do(func() {
+			gs.log.Warn("a consumer is put off: the metadata were not told that its group has members", "group", name, "error", err)
+		})
+		return nil, codeCoordinatorLoading
+	}
+}
+
+// wantedOffset is what an OffsetFetch may name once; partition -1: everything.
+type wantedOffset struct {
+	group, topic string
+	partition    int32
+}
+
+// firstTime reports that a request has not named x before. What it names again is
+// not answered again: a small request could ask for a huge answer.
+func firstTime[K comparable](seen map[K]struct{}, x K) bool {
+	if _, again := seen[x]; again {
+		return false
+	}
+	seen[x] = struct{}{}
+	return true
 }
 
 // noOffset is a partition without a committed offset; that is no error.
@@ -231,13 +294,15 @@ func noOffset(partition int32, c code) kmsg.OffsetFetchResponseGroupTopicPartiti
 	return p
 }
 
-func uncommitted(wanted []kmsg.OffsetFetchRequestGroupTopic, c code) []kmsg.OffsetFetchResponseGroupTopic {
+func uncommitted(group string, wanted []kmsg.OffsetFetchRequestGroupTopic, c code, seen map[wantedOffset]struct{}) []kmsg.OffsetFetchResponseGroupTopic {
 	var out []kmsg.OffsetFetchResponseGroupTopic
 	for _, w := range wanted {
 		rt := kmsg.NewOffsetFetchResponseGroupTopic()
 		rt.Topic = w.Topic
 		for _, p := range w.Partitions {
-			rt.Partitions = append(rt.Partitions, noOffset(p, c))
+			if firstTime(seen, wantedOffset{group, w.Topic, p}) {
+				rt.Partitions = append(rt.Partitions, noOffset(p, c))
+			}
 		}
 		out = append(out, rt)
 	}
@@ -245,11 +310,11 @@ func uncommitted(wanted []kmsg.OffsetFetchRequestGroupTopic, c code) []kmsg.Offs
 }
 
 // committed is the group's offsets of the wanted partitions, or all that it has.
-func (b *broker) committed(v *cluster.State, name string, wanted []kmsg.OffsetFetchRequestGroupTopic, all bool) []kmsg.OffsetFetchResponseGroupTopic {
+func (b *broker) committed(v *cluster.State, name string, wanted []kmsg.OffsetFetchRequestGroupTopic, all bool, seen map[wantedOffset]struct{}) []kmsg.OffsetFetchResponseGroupTopic {
 	if all {
 		return b.allCommitted(v, name)
 	}
-	out := uncommitted(wanted, codeNone)
+	out := uncommitted(name, wanted, codeNone, seen)
 	for i := range out {
 		t := b.topicByName(v, out[i].Topic)
 		if t == nil {
@@ -361,15 +426,10 @@ func (b *broker) offsetDelete(ctx context.Context, r *kmsg.OffsetDeleteRequest) 
 // reading is the topics that a group's members subscribe to; everything when one
 // cannot be read.
 func (gs *groups) reading(name string) (topics map[string]struct{}, everything bool) {
-	gs.mu.Lock()
-	defer gs.mu.Unlock()
-	g := gs.mu.open[name]
-	if g == nil {
-		return nil, false
-	}
+	protocolType, all := gs.metadataOf(name)
 	topics = map[string]struct{}{}
-	for metadata := range g.AllMetadata() {
-		of, ok := subscription(g.ProtocolType(), metadata)
+	for _, metadata := range all {
+		of, ok := subscription(protocolType, metadata)
 		if !ok {
 			return nil, true
 		}
@@ -378,4 +438,16 @@ func (gs *groups) reading(name string) (topics map[string]struct{}, everything b
 		}
 	}
 	return topics, false
+}
+
+// metadataOf is what a group's members said, to be read without the lock: it may be
+// many MB, and every group has the same one.
+func (gs *groups) metadataOf(name string) (protocolType string, all [][]byte) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	g := gs.mu.open[name]
+	if g == nil {
+		return "", nil
+	}
+	return g.ProtocolType(), slices.Collect(g.AllMetadata())
 }

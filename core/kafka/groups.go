@@ -3,6 +3,7 @@ package kafka
 import (
 	"container/heap"
 	"context"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ type groups struct {
 
 	timers chan struct{} // the earliest deadline may be nearer
 	marks  chan struct{} // marked is not empty
+	turns  [commitStripes]chan struct{}
+	seed   maphash.Seed // of turns
 
 	mu struct {
 		sync.Mutex
@@ -60,6 +63,10 @@ type openGroup struct {
 	at    int       // -1: has none
 }
 
+// commitStripes is how many commits may be between their check and their place in
+// the order. They wait there only while the node has no room for commits.
+const commitStripes = 64
+
 // groupNewMemberTimeout is Kafka's, fixed there too.
 const groupNewMemberTimeout = 5 * time.Minute
 
@@ -72,6 +79,10 @@ func newGroups(cfg Config, backend Backend, log *slog.Logger, stopping <-chan st
 			NewMemberID: newMemberID, SameInterest: sameTopics,
 		},
 		timers: make(chan struct{}, 1), marks: make(chan struct{}, 1), reports: rate.Sometimes{First: 10, Interval: time.Second},
+	}
+	gs.seed = maphash.MakeSeed()
+	for i := range gs.turns {
+		gs.turns[i] = make(chan struct{}, 1)
 	}
 	gs.mu.open = map[string]*openGroup{}
 	gs.mu.waiting = map[group.Token]chan group.Reply{}
@@ -137,10 +148,9 @@ func (gs *groups) seatOf(name string) (seat, code) {
 	}
 	v := gs.backend.View()
 	node, epoch, ok := v.GroupCoordinator(name)
-	if !ok {
-		return seat{}, codeCoordinatorNotAvailable
-	}
-	if node != gs.backend.Self() {
+	if !ok || node != gs.backend.Self() {
+		// Nobody's, while no node is registered: "not available" would be truer, but
+		// Java's consumers fail for good when a fetch of offsets is answered so.
 		return seat{}, codeNotCoordinator
 	}
 	return seat{v, epoch}, codeNone
@@ -170,7 +180,7 @@ func (gs *groups) event(name string, mayOpen bool, size int, f func(now time.Tim
 func (gs *groups) underLock(name string, s seat, mayOpen bool, size int, out *delivery, f func(now time.Time, g *openGroup) []group.Reply) (putOff string) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	if gs.mu.deleting[name] > 0 {
+	if mayOpen && gs.mu.deleting[name] > 0 {
 		return "the group is being deleted"
 	}
 	g := gs.seatedLocked(name, s, out)
@@ -315,6 +325,20 @@ func (gs *groups) ask(ctx context.Context, name string, mayOpen bool, size int, 
 	case <-ctx.Done():
 		gs.abandon(name, token)
 		return group.Reply{}, codeNone, ctx.Err()
+	}
+}
+
+// commitTurn waits until no other commit of the group is on its way from its check
+// to its place in the order: else one of a member that is thrown out in between
+// could come after those of its successor, and take the offsets back. done must
+// follow.
+func (gs *groups) commitTurn(ctx context.Context, name string) (done func(), err error) {
+	turn := gs.turns[maphash.String(gs.seed, name)%commitStripes]
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 

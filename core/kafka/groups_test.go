@@ -463,7 +463,7 @@ func TestStopAnswersWaitingMembers(t *testing.T) {
 }
 
 func TestJoinRefusals(t *testing.T) {
-	b, _, _ := newTestBroker(t, func(c *Config) { c.GroupMembersMax, c.GroupsMax, c.GroupBytesMax = 1, 2, 1000 })
+	b, _, _ := newTestBroker(t, func(c *Config) { c.GroupMembersMax, c.GroupsMax, c.GroupBytesMax = 1, 2, 2000 })
 	join := func(name string, change func(*kmsg.JoinGroupRequest)) int16 {
 		r := joinRequest(4, name, "")
 		change(r)
@@ -488,6 +488,7 @@ func TestJoinRefusals(t *testing.T) {
 		"long type":        {"a", func(r *kmsg.JoinGroupRequest) { r.ProtocolType = strings.Repeat("t", 300) }, 23},
 		"unknown id":       {"a", func(r *kmsg.JoinGroupRequest) { r.MemberID = "ghost" }, 25},
 		"much metadata":    {"a", func(r *kmsg.JoinGroupRequest) { r.Protocols[0].Metadata = make([]byte, 2000) }, 14},
+		"many protocols":   {"a", func(r *kmsg.JoinGroupRequest) { r.Protocols = nameless(20) }, 14},
 		"negative waits":   {"b", func(r *kmsg.JoinGroupRequest) { r.RebalanceTimeoutMillis = -1 }, 79},
 		"negative session": {"a", func(r *kmsg.JoinGroupRequest) { r.SessionTimeoutMillis = -1 }, 26},
 	} {

@@ -51,8 +51,11 @@ func (b *broker) metadata(ctx context.Context, r *kmsg.MetadataRequest) (*kmsg.M
 		}
 	} else {
 		resp.Topics = make([]kmsg.MetadataResponseTopic, 0, len(r.Topics))
+		seen := make(map[topicKey]struct{}, len(r.Topics))
 		for i := range r.Topics {
-			resp.Topics = append(resp.Topics, b.describeNamed(v, &r.Topics[i], live))
+			if firstTime(seen, keyOf(&r.Topics[i])) {
+				resp.Topics = append(resp.Topics, b.describeNamed(v, &r.Topics[i], live))
+			}
 		}
 	}
 	for i := range resp.Topics {
@@ -72,6 +75,19 @@ func (b *broker) controller(v *cluster.State, live []endpoint) mink.NodeID {
 		}
 	}
 	return b.backend.Self()
+}
+
+// topicKey is how a request names a topic: by its name, or else by its id.
+type topicKey struct {
+	name string
+	id   [16]byte
+}
+
+func keyOf(t *kmsg.MetadataRequestTopic) topicKey {
+	if t.Topic != nil {
+		return topicKey{name: *t.Topic}
+	}
+	return topicKey{id: t.TopicID}
 }
 
 func (b *broker) describeNamed(v *cluster.State, want *kmsg.MetadataRequestTopic, live []endpoint) kmsg.MetadataResponseTopic {

@@ -48,7 +48,7 @@ func check(g *Group) error {
 		}
 	}
 	for id, end := range g.pending {
-		bytes += len(id)
+		bytes += pendingSize(id)
 		if g.deadline.IsZero() || end.Before(g.deadline) {
 			return fmt.Errorf("pending id %s ends before the deadline", id)
 		}

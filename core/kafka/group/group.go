@@ -75,7 +75,7 @@ func (g *Group) Occupied() bool { return g.state != Empty }
 // members nor pending ids.
 func (g *Group) Idle() bool { return g.state == Empty && len(g.pending) == 0 }
 
-// Bytes is about what the group keeps of its members' requests.
+// Bytes is about what the group takes for its members and pending ids.
 func (g *Group) Bytes() int { return g.bytes }
 
 // Deadline is when Tick must be called at the latest; false: not before another
@@ -168,13 +168,27 @@ func (g *Group) count(m *member, n int) {
 	g.bytes += n * m.size()
 }
 
+// What each of them takes beside the bytes that its client sent: a name may be
+// empty, and a million of them are not.
+const (
+	memberBytes   = 512
+	protocolBytes = 128
+	pendingBytes  = 128
+)
+
 func (m *member) size() int {
-	n := len(m.id) + len(m.instance) + len(m.clientID) + len(m.host) + len(m.assignment)
-	for _, p := range m.protocols {
+	return memberBytes + len(m.id) + len(m.instance) + len(m.clientID) + len(m.host) + len(m.assignment) + protocolsSize(m.protocols)
+}
+
+func protocolsSize(ps []Protocol) int {
+	n := protocolBytes * len(ps)
+	for _, p := range ps {
 		n += len(p.Name) + len(p.Metadata)
 	}
 	return n
 }
+
+func pendingSize(id string) int { return pendingBytes + len(id) }
 
 // remove takes a member out, whatever waits of it is answered. The caller goes on
 // with membersLeft.
@@ -230,7 +244,7 @@ func (g *Group) removeIf(gone func(*member) bool) bool {
 func (g *Group) dropPending(id string) {
 	if _, ok := g.pending[id]; ok {
 		delete(g.pending, id)
-		g.bytes -= len(id)
+		g.bytes -= pendingSize(id)
 	}
 }
 

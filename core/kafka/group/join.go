@@ -96,7 +96,7 @@ func (g *Group) giveID(now time.Time, t Token, r *JoinRequest) {
 	id := g.newID(r)
 	end := now.Add(r.Session)
 	g.pending[id] = end
-	g.bytes += len(id)
+	g.bytes += pendingSize(id)
 	g.arm(end)
 	g.refuseJoin(t, id, MemberIDRequired)
 }

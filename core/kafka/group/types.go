@@ -82,6 +82,11 @@ type JoinRequest struct {
 	CanSkip bool
 }
 
+// Bytes is about what a group takes for the member that the request makes.
+func (r *JoinRequest) Bytes() int {
+	return memberBytes + len(r.MemberID) + len(r.InstanceID) + len(r.ClientID) + len(r.ClientHost) + protocolsSize(r.Protocols)
+}
+
 // JoinMember is what the leader learns of a member.
 type JoinMember struct {
 	MemberID, InstanceID string
