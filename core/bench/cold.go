@@ -85,9 +85,13 @@ func (s *suite) coldOnce(ctx context.Context, b *broker, partitions int) (r cold
 		if err := p.launch(ctx); err != nil {
 			return err
 		}
+		paced.topic = "bench-beside"
 		with, err := besideReader(ctx, p, l, paced, want)
+		if err != nil {
+			return err
+		}
 		r.beside = percentile(with.Latencies, 0.99).Seconds() * 1e3
-		return err
+		return nil
 	})
 	return r, err
 }

@@ -24,6 +24,7 @@ type load struct {
 	warmBytes  int           // not measured, at least
 	duration   time.Duration // measured
 	rate       int           // bytes/s; 0: as fast as it goes
+	topic      string        // to produce to; made
 	opened     func()        // called when the measured time begins
 }
 
@@ -184,11 +185,10 @@ const warmMax = 30 * time.Second
 // produce measures from a warm, drained client to the last acknowledgement of
 // what it sent in l.duration.
 func produce(ctx context.Context, b *process, l load) (*result, error) {
-	const topic = "bench"
-	if err := createTopic(ctx, b.kafka, topic, l.partitions); err != nil {
+	if err := createTopic(ctx, b.kafka, l.topic, l.partitions); err != nil {
 		return nil, err
 	}
-	p, err := newProducer(b.kafka, topic, l)
+	p, err := newProducer(b.kafka, l.topic, l)
 	if err != nil {
 		return nil, err
 	}

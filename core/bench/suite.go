@@ -70,7 +70,7 @@ func suiteCommand(ctx context.Context, args []string) error {
 	}
 	s := &suite{n: *n, fill: 256 << 20, raw: io.Discard, profiles: *profiles, idle: *idle, what: strings.Split(*what, ",")}
 	s.load = load{
-		record: *record, batchMax: 1 << 20, buffered: 128 << 20, warmup: time.Second, warmBytes: *warm << 20, opened: func() {},
+		topic: "bench", record: *record, batchMax: 1 << 20, buffered: 128 << 20, warmup: time.Second, warmBytes: *warm << 20, opened: func() {},
 		duration: time.Duration(*seconds * float64(time.Second)),
 	}
 	for _, p := range strings.Split(*partitions, ",") {
