@@ -285,6 +285,8 @@ type fakeLog struct {
 		delay   time.Duration // of a read that is not Cached
 		coldErr error
 		reads   int // that were not Cached
+		warms   bool
+		warm    mink.Offset // a cold read makes what it read cached, when warms
 	}
 }
 
@@ -499,7 +501,10 @@ func (l *fakeLog) Read(ctx context.Context, r tablet.ReadRequest) (tablet.ReadRe
 		if b.NextOffset() <= r.From || b.NextOffset() > l.mu.hwm {
 			continue
 		}
-		if cold && r.Cached {
+		if cold && r.Cached && b.NextOffset() > l.mu.warm {
+			if len(res.Batches) > 0 {
+				break
+			}
 			return tablet.ReadResult{}, mink.ErrNotCached
 		}
 		if len(res.Batches) > 0 && size+len(b) > r.MaxBytes {
@@ -511,6 +516,9 @@ func (l *fakeLog) Read(ctx context.Context, r tablet.ReadRequest) (tablet.ReadRe
 	}
 	if len(res.Batches) == 0 && l.mu.hwm > r.From {
 		res.Next = l.mu.hwm // a gap at the end
+	}
+	if l.mu.warms && !r.Cached {
+		l.mu.warm = max(l.mu.warm, res.Next)
 	}
 	return res, nil
 }

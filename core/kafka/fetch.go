@@ -213,6 +213,9 @@ func (f *fetchRun) read(ctx context.Context, p *fetchPart) {
 		return
 	}
 	p.changed, p.room = nil, nil
+	if p.cold == nil {
+		p.cold = f.broker.cold.finished(coldKey{p.bucket, p.next})
+	}
 	if p.cold != nil {
 		res, err := f.broker.cold.claim(p.cold)
 		p.cold = nil

@@ -251,6 +251,49 @@ func TestColdReadsAreBounded(t *testing.T) {
 }
 
 // Cases fetch_one_batch_min, fetch_total_cap.
+// A finished read leaves its bytes in the block cache, too. A fetch that comes back
+// finds them there; the read must not stay, or those of two batches take all the
+// room and a consumer waits for ColdKeep at every third.
+func TestColdReadsLeaveRoom(t *testing.T) {
+	for _, claimed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b, node, _ := newTestBroker(t, func(c *Config) { c.ColdReadsMax = 2 })
+			log := node.topic("t", 1)[0]
+			const n = 9
+			for range n {
+				appendTo(t, log, batch("a"))
+			}
+			log.set(func(l *fakeLog) { l.mu.cold, l.mu.warms, l.mu.delay = true, true, 600*time.Millisecond })
+			start := time.Now()
+			for at := int64(0); at < n; {
+				r := fetchFrom(12, "t", [16]byte{}, at)
+				r.MaxBytes = 1 // one batch
+				p := fetched(t, ask(t, b, r), 0)
+				if p.ErrorCode != 0 {
+					t.Fatalf("fetch from %d: error %d", at, p.ErrorCode)
+				}
+				switch {
+				case len(p.RecordBatches) > 0:
+					at++
+				case claimed:
+					time.Sleep(200 * time.Millisecond) // the read ends, then the client comes back
+				default:
+					time.Sleep(200 * time.Millisecond) // and this client does not: the next one reads on
+					at++
+				}
+			}
+			if took := time.Since(start); took > n*time.Second {
+				t.Errorf("%d cold batches took %v", n, took)
+			}
+			if claimed && len(b.cold.mu.reads) != 0 {
+				t.Errorf("%d finished reads were not claimed", len(b.cold.mu.reads))
+			}
+			b.cold.close()
+			b.wait()
+		})
+	}
+}
+
 func TestFetchLimits(t *testing.T) {
 	b, node, _ := newTestBroker(t, nil)
 	logs := node.topic("t", 3)
