@@ -131,18 +131,30 @@ func (gs *groups) all() []listed {
 	return slices.SortedFunc(maps.Values(found), func(a, b listed) int { return cmp.Compare(a.name, b.name) })
 }
 
-// admits: no filter admits everything.
-func admits(filter []string, value string) bool {
-	return len(filter) == 0 || slices.ContainsFunc(filter, func(f string) bool { return strings.EqualFold(f, value) })
+// filter admits its words in any case; an empty one everything.
+type filter map[string]struct{}
+
+func filterOf(words []string) filter {
+	f := make(filter, len(words))
+	for _, w := range words {
+		f[strings.ToLower(w)] = struct{}{}
+	}
+	return f
+}
+
+func (f filter) admits(value string) bool {
+	_, named := f[strings.ToLower(value)]
+	return named || len(f) == 0
 }
 
 func (b *broker) listGroups(_ context.Context, r *kmsg.ListGroupsRequest) (*kmsg.ListGroupsResponse, error) {
 	resp := kmsg.NewPtrListGroupsResponse()
-	if !admits(r.TypesFilter, groupTypeClassic) {
+	if !filterOf(r.TypesFilter).admits(groupTypeClassic) {
 		return resp, nil
 	}
+	states := filterOf(r.StatesFilter)
 	for _, g := range b.groups.all() {
-		if !admits(r.StatesFilter, g.state) {
+		if !states.admits(g.state) {
 			continue
 		}
 		rg := kmsg.NewListGroupsResponseGroup()
