@@ -35,7 +35,7 @@ interop: build ## nine Kafka clients against one node (needs kcat, gcc, node and
 	@scripts/interop.sh
 
 .PHONY: suites
-suites: build ## other projects' Kafka suites against a node (franz-go, librdkafka, Java's tools)
+suites: build ## other projects' Kafka suites against a node (franz-go, librdkafka, Java's tools, Connect)
 	@scripts/suites.sh
 
 .PHONY: chaos

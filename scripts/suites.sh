@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Other projects' suites against a running node; docs/kafka.md has the results. Not
 # part of .ci/run: librdkafka's tests take a while.
-#   WHAT="kgo librdkafka java"   which suites (all)
+#   WHAT="kgo java connect"      which suites (all: these and librdkafka)
 #   TESTS="0011 0030"            which tests of librdkafka (the gate list)
 #   KGO_RUN=TestGroup            which tests of kgo (those that talk to a broker)
 # Sources come with the package clients (Go modules, Debian source package, Maven)
@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-what=${WHAT:-kgo librdkafka java}
+what=${WHAT:-kgo librdkafka java connect}
 repository=$PWD
 cache=$PWD/.cache/suites
 mkdir -p "$cache"
@@ -26,9 +26,17 @@ stop_node() {
 		node=
 	fi
 }
-trap 'stop_node; rm -rf "$data"' EXIT
+worker=
+stop_worker() {
+	if [ -n "$worker" ]; then
+		kill "$worker" 2>/dev/null || true
+		wait "$worker" 2>/dev/null || true
+		worker=
+	fi
+}
+trap 'stop_worker; stop_node; rm -rf "$data"' EXIT
 
-# start_node FLAGS...: sets node and broker. Ports are the kernel's choice.
+# start_node FLAGS...: sets node, broker and flight. Ports are the kernel's choice.
 start_node() {
 	stop_node
 	bin/mink serve --data-dir "$data" --listen 127.0.0.1:0 --kafka-listen 127.0.0.1:0 --http-listen 127.0.0.1:0 \
@@ -36,6 +44,7 @@ start_node() {
 	node=$!
 	for _ in $(seq 300); do
 		broker=$(sed -nE 's/.* kafka ([^,]+), .*/\1/p' "$cache/node.out")
+		flight=$(sed -nE 's/.* flight ([^,]+), .*/\1/p' "$cache/node.out")
 		if [ -n "$broker" ]; then return; fi
 		kill -0 "$node" || break
 		sleep 0.1
@@ -179,14 +188,20 @@ librdkafka_test() {
 
 # --- Apache Kafka's tools ---------------------------------------------------
 
+# java_libraries DIRECTORY ARGS...: the jars of core/e2e/interop/DIRECTORY/pom.xml in .cache/suites/DIRECTORY/lib.
+java_libraries() {
+	local directory=$cache/$1 pom=$repository/core/e2e/interop/$1/pom.xml
+	shift
+	if cmp -s "$pom" "$directory/pom.xml"; then return; fi
+	rm -rf "$directory"
+	mkdir -p "$directory"
+	mvn -B -q -f "$pom" "$@" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$directory/lib"
+	cp "$pom" "$directory/pom.xml"
+}
+
 suite_java() {
-	local lib=$cache/java/lib pom=$repository/core/e2e/interop/java/pom.xml
-	if ! cmp -s "$pom" "$cache/java/pom.xml"; then
-		rm -rf "$cache/java"
-		mkdir -p "$cache/java"
-		mvn -B -q -f "$pom" -Ptools dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$lib"
-		cp "$pom" "$cache/java/pom.xml"
-	fi
+	local lib=$cache/java/lib
+	java_libraries java -Ptools
 	# tool CLASS PATTERN ARGS...: runs a tool, whose output must have the pattern; "" needs none.
 	tool() {
 		local class=$1 pattern=$2 start=$SECONDS log=$cache/java.$1.log
@@ -221,10 +236,156 @@ suite_java() {
 	tool TopicCommand "" --delete --topic tools
 }
 
+# --- Kafka Connect ----------------------------------------------------------
+
+# A standalone worker: file -> topic -> file. It keeps its source's position in a
+# file; the sink's are the offsets of the group connect-sink.
+suite_connect() {
+	local dir=$cache/connect/run
+	command -v jq >/dev/null || { result connect "the run" FAIL "needs jq"; return; }
+	java_libraries connect
+	: >"$cache/connect.log"
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	connect_configs "$dir"
+
+	# Every fifth line is empty. Then text beyond ASCII, in a file of its own: the source
+	# counts characters and skips bytes, so that it goes on at the wrong place after it.
+	seq -f 'line %g' 1 5000 | sed -E 's/^line .*[05]$//' >"$dir/source.txt"
+	seq -f 'Zeile %g: grün, 湯, 🜁' 1 2000 >"$dir/utf8.source.txt"
+	start_worker "$dir" source sink utf8.source utf8.sink
+	connect_all "5000 lines, 1000 of them empty" "$dir" sink 5000 || return 0
+	connect_all "2000 lines of UTF-8" "$dir" utf8.sink 2000 || return 0
+	stop_worker
+	connect_lag "lag after the worker's end" sink 5000
+
+	seq -f 'line %g' 5001 6000 >>"$dir/source.txt"
+	start_worker "$dir" source sink
+	connect_all "1000 lines more after a restart: each once" "$dir" sink 6000 || return 0
+	connect_lag "lag of the running sink" sink 6000
+	connect_killed "$dir"
+}
+
+# connect_configs DIRECTORY: a worker's, and those of two pairs of connectors. The
+# topics have one partition, so that the order counts as well, and the source makes
+# them, whichever connector is first. Connect's producers are not idempotent unless
+# told: with it a retry across the node's end is no second record.
+connect_configs() {
+	local dir=$1 pair
+	cat >"$dir/worker.properties" <<-END
+		bootstrap.servers=$broker
+		listeners=http://127.0.0.1:0
+		plugin.discovery=service_load
+		key.converter=org.apache.kafka.connect.json.JsonConverter
+		value.converter=org.apache.kafka.connect.json.JsonConverter
+		offset.storage.file.filename=$dir/offsets
+		offset.flush.interval.ms=1000
+		producer.enable.idempotence=true
+		consumer.allow.auto.create.topics=false
+	END
+	for pair in "" utf8.; do
+		cat >"$dir/${pair}source.properties" <<-END
+			name=${pair}source
+			connector.class=org.apache.kafka.connect.file.FileStreamSourceConnector
+			file=$dir/${pair}source.txt
+			topic=${pair}connect
+			topic.creation.default.partitions=1
+			topic.creation.default.replication.factor=1
+		END
+		cat >"$dir/${pair}sink.properties" <<-END
+			name=${pair}sink
+			connector.class=org.apache.kafka.connect.file.FileStreamSinkConnector
+			file=$dir/${pair}sink.txt
+			topics=${pair}connect
+		END
+		: >"$dir/${pair}sink.txt"
+	done
+}
+
+# start_worker DIRECTORY CONNECTOR...: sets worker.
+start_worker() {
+	local dir=$1
+	shift
+	set -- "${@/#/$dir/}"
+	java -Xmx256m -XX:TieredStopAtLevel=1 -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -cp "$cache/connect/lib/*" \
+		org.apache.kafka.connect.cli.ConnectStandalone "$dir/worker.properties" "${@/%/.properties}" >>"$cache/connect.log" 2>&1 &
+	worker=$!
+}
+
+# connect_wait FILE N: until the file has N lines; fails after two minutes.
+connect_wait() {
+	for _ in $(seq 600); do
+		if [ "$(wc -l <"$1")" -ge "$2" ]; then return; fi
+		kill -0 "$worker" 2>/dev/null || return 1
+		sleep 0.2
+	done
+	return 1
+}
+
+# connect_all WHAT DIRECTORY SINK N: N lines arrive, and are those of the source in its order.
+connect_all() {
+	local start=$SECONDS sink=$2/$3.txt
+	if connect_wait "$sink" "$4" && cmp -s "${sink/sink.txt/source.txt}" "$sink"; then
+		result connect "$1" PASS "$((SECONDS - start)) s"
+	else
+		result connect "$1" FAIL "$(wc -l <"$sink") lines in $sink; see .cache/suites/connect.log"
+		return 1
+	fi
+}
+
+# connect_lag WHAT SINK N: the sink's group has committed N, which is the end of its topic.
+connect_lag() {
+	local got=
+	for _ in $(seq 60); do
+		got=$(bin/mink --bootstrap "$flight" --json group describe "connect-$2" 2>"$cache/connect.lag.log" | jq -c '[.offsets[] | [.committed, .end, .lag]]') || true
+		if [ "$got" = "[[$3,$3,0]]" ]; then
+			result connect "$1" PASS
+			return
+		fi
+		sleep 0.5
+	done
+	result connect "$1" FAIL "committed, end, lag: $got"
+}
+
+# connect_killed DIRECTORY: 3000 lines are added, and in their middle the node gets a
+# kill -9 and comes back. The topic has each line once; the sink, which goes on from
+# its last commit, may have some of the newest twice, which is what Connect promises.
+connect_killed() {
+	local dir=$1 start=$SECONDS sink=$1/sink.txt n writer
+	for n in $(seq 6001 50 8951); do
+		seq -f 'line %g' "$n" $((n + 49))
+		sleep 0.2
+	done >>"$dir/source.txt" &
+	writer=$!
+	connect_wait "$sink" 6500 || true
+	kill -9 "$node"
+	wait "$node" 2>/dev/null || true
+	node=
+	kill -0 "$writer" || result connect "kill -9 of the node: in the middle" FAIL "all lines were written before it"
+	start_node --kafka-listen "$broker"
+	wait "$writer"
+	connect_lag "kill -9 of the node: lag after it" sink 9000
+	bin/mink --bootstrap "$flight" read kafka.connect --columns value --text | jq -r '.value | fromjson | .payload' >"$dir/topic.txt" || true
+	if cmp -s "$dir/source.txt" "$dir/topic.txt"; then
+		result connect "kill -9 of the node: the topic has each line once" PASS
+	else
+		result connect "kill -9 of the node: the topic has each line once" FAIL "$(wc -l <"$dir/topic.txt") lines in $dir/topic.txt"
+	fi
+	if cmp -s "$dir/source.txt" <(head -n 6000 "$sink"; tail -n +6001 "$sink" | awk '!seen[$0]++'); then
+		result connect "kill -9 of the node: the sink has each line" PASS "$((SECONDS - start)) s, $(($(wc -l <"$sink") - 9000)) twice"
+	else
+		result connect "kill -9 of the node: the sink has each line" FAIL "$(wc -l <"$sink") lines in $sink"
+	fi
+}
+
 start_node
 for suite in $what; do
 	case $suite in
 	kgo | librdkafka | java) "suite_$suite" ;;
+	connect)
+		suite_connect
+		stop_worker
+		;;
 	*) echo "no such suite: $suite"; exit 2 ;;
 	esac
 done
