@@ -46,13 +46,15 @@ const attempts = 10
 func Open(ctx context.Context, deps Deps, cfg metalog.Config, accept string) (*metalog.Replica, *Keeper, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = cfg.RetryBackoff, cfg.RetryBackoffMax
+	var suspect *object
 	for n := 1; ; n++ {
 		replica, err := metalog.Open(ctx, deps.Log, cfg, deps.Logger)
 		if err != nil {
 			return nil, nil, err
 		}
-		o := opening{Deps: deps, cfg: cfg, accept: accept, replica: replica}
+		o := opening{Deps: deps, cfg: cfg, accept: accept, replica: replica, suspect: suspect}
 		keeper, err := o.step(ctx)
+		suspect = o.suspect
 		switch {
 		case err == nil && keeper != nil:
 			return replica, keeper, nil
@@ -92,6 +94,10 @@ type opening struct {
 	cfg     metalog.Config
 	accept  string
 	replica *metalog.Replica
+	// suspect is the object of the look before, which did not fit metadata that had
+	// been read before it: another process may have tied or moved both in between.
+	// Only what does not fit metadata read after it is a mismatch.
+	suspect *object
 }
 
 // step takes one step towards a pair that fits; a Keeper when it does.
@@ -100,10 +106,15 @@ type opening struct {
 //	accepted mismatch --> pending(new, replaces what the state has) --> as above
 func (o *opening) step(ctx context.Context) (*Keeper, error) {
 	state, at := o.replica.ViewAt()
-	have, err := read(ctx, o.Objects)
-	if err != nil {
+	again := o.suspect != nil
+	var have object
+	var err error
+	if again {
+		have = *o.suspect
+	} else if have, err = read(ctx, o.Objects); err != nil {
 		return nil, err
 	}
+	o.suspect = nil
 	why, err := o.compare(ctx, state, at, have)
 	if err != nil {
 		return nil, err
@@ -115,8 +126,13 @@ func (o *opening) step(ctx context.Context) (*Keeper, error) {
 		}
 	}
 	switch {
+	case why != nil && !again:
+		o.suspect = &have
+		return nil, nil
 	case why != nil:
 		return nil, o.refuse(ctx, state, at, have, why)
+	case again:
+		return nil, nil // it fits after all: look at both anew before anything is written
 	case !have.found:
 		incarnation, err := newIncarnation()
 		if err != nil {

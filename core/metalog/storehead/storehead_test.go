@@ -381,6 +381,42 @@ func TestStartsAtOnce(t *testing.T) {
 	}
 }
 
+// hookedStore calls before once, ahead of the first read of the object.
+type hookedStore struct {
+	objstore.Store
+	before func()
+	once   sync.Once
+}
+
+func (s *hookedStore) GetRange(ctx context.Context, r objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
+	if r.Key == storehead.Key {
+		s.once.Do(s.before)
+	}
+	return s.Store.GetRange(ctx, r)
+}
+
+// Another process ties a new pair together, or moves the head on, after this one
+// has read the metadata and before it reads the object.
+func TestALateLookAtTheObjectIsNoMismatch(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, log metalog.Log, store objstore.Store){
+		"new":   func(*testing.T, metalog.Log, objstore.Store) {},
+		"moved": func(t *testing.T, log metalog.Log, store objstore.Store) { keepNow(t, log, store) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, store := memlog.New(), newStore()
+			before(t, log, store)
+			late := &hookedStore{Store: store, before: func() {
+				keepNow(t, log, store)
+				grow(t, log, 5)
+				keepNow(t, log, store)
+			}}
+			if _, _, err := open(t, log, late, late, ""); err != nil {
+				t.Errorf("a node that came late: %v", err)
+			}
+		})
+	}
+}
+
 // SQLite and a directory, as one node has them: a copy of the database from
 // before is refused; the newest one goes on.
 func TestRestoredSQLite(t *testing.T) {
