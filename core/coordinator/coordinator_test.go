@@ -260,6 +260,10 @@ func TestAStuckRecoveryHoldsUpNothingElse(t *testing.T) {
 		l2, _ := one.Node().View().WAL(e2)
 		stuck := one.Faults.Inject(fault.Rule{Prefix: plan.WALPrefix(l2.ID), Do: fault.FailBefore(objstore.ErrUnavailable)})
 		two.Crash()
+		w.Eventually(time.Minute, "node 2 is sealed, and its recovery waits", func() bool {
+			l, _ := one.Node().View().WAL(e2)
+			return l.Sealed
+		})
 		three.Crash()
 		recovered := func(e mink.NodeEpoch) bool {
 			l, _ := one.Node().View().WAL(e)

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	clusterplan "github.com/mink-project/mink/core/cluster/plan"
@@ -107,30 +105,41 @@ func (c *Coordinator) runRecovery(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout*c.cfg.LeaseTTL)
 	defer cancel()
-	var g errgroup.Group
-	g.SetLimit(c.cfg.RecoveriesMax)
 	var mu sync.Mutex
 	var errs []error
-	view := c.deps.Meta.View()
-	for w := range view.WALs() {
-		if !w.Sealed || w.Recovered {
-			continue
+	recoverOne := func(w plan.WAL, losses int) {
+		err := c.recoverLog(ctx, l, w)
+		c.noteDamage(ctx, w, losses, err)
+		c.recovered(w.ID.Epoch, losses, err)
+		if err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, fmt.Errorf("recover the write-ahead log of %s: %w", w.ID, err))
 		}
-		losses := len(view.LostSlots(w.ID.Epoch))
-		g.Go(func() error {
-			err := c.recoverLog(ctx, l, w)
-			c.noteDamage(ctx, w, losses, err)
-			c.recovered(w.ID.Epoch, losses, err)
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, fmt.Errorf("recover the write-ahead log of %s: %w", w.ID, err))
-			}
-			return nil
-		})
 	}
-	_ = g.Wait() // no member answers an error
-	return errors.Join(errs...)
+	begun, running, ended := map[mink.NodeEpoch]bool{}, 0, make(chan struct{})
+	for {
+		view := c.deps.Meta.View()
+		for w := range view.WALs() {
+			if !w.Sealed || w.Recovered || begun[w.ID.Epoch] || running == c.cfg.RecoveriesMax {
+				continue
+			}
+			begun[w.ID.Epoch] = true
+			running++
+			go func() {
+				recoverOne(w, len(view.LostSlots(w.ID.Epoch)))
+				ended <- struct{}{}
+			}()
+		}
+		if running == 0 {
+			return errors.Join(errs...)
+		}
+		select { // a log that is sealed while another one's store does not answer must not wait for it
+		case <-ended:
+			running--
+		case <-c.deps.Meta.Changed(view.Index()):
+		}
+	}
 }
 
 func (c *Coordinator) recovered(epoch mink.NodeEpoch, losses int, err error) {

@@ -48,8 +48,13 @@ func TestEveryLoopFiresAtItsIntervalAndSurvivesFailures(t *testing.T) {
 				t.Errorf("there is no loop %q", name)
 				continue
 			}
-			// A run takes time, and wake-ups add runs: within a factor of two.
-			if ran, want := l.Runs-before[name].Runs, uint64(d/l.Interval); ran < want/2 || ran > 2*want+2 {
+			// A run takes time, and wake-ups add runs: within a factor of two. Uploads
+			// wait to delete their log slots and hurry the head, once a second at most.
+			most := uint64(2*d/l.Interval) + 2
+			if name == "metadata head" {
+				most = uint64(d/time.Second) + 2
+			}
+			if ran, want := l.Runs-before[name].Runs, uint64(d/l.Interval); ran < want/2 || ran > most {
 				t.Errorf("%s ran %d times in %v, its interval is %v", name, ran, d, l.Interval)
 			}
 			if l.Failures != 0 {
