@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // printTable writes rows under a header, aligned, without borders.
@@ -175,6 +177,8 @@ func partitionCommand(a *app) *cobra.Command {
 
 func topicCommand(a *app) *cobra.Command {
 	cmd := group("topic", "Create, list, describe and delete Kafka topics")
+	cmd.Long = `Creates, lists, describes and deletes Kafka topics. A topic is a table: mink table
+alter kafka.TOPIC changes its configuration (--set) and adds partitions (--bucket-count).`
 	database := "kafka"
 	cmd.PersistentFlags().StringVar(&database, "database", database, "database of the node's topics (kafka_database)")
 	partitions := int32(1)
@@ -240,7 +244,11 @@ func topicCommand(a *app) *cobra.Command {
 	drop := &cobra.Command{
 		Use: "delete TOPIC", Short: "Delete a topic and its records", Args: exactArgs(1, "a topic"),
 		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			if err := c.DropTable(cmd.Context(), database+"."+args[0], ifExists); err != nil {
+			name := database + "." + args[0]
+			if _, err := topicTable(cmd.Context(), c, name); err != nil && !errors.Is(err, mink.ErrNotExist) {
+				return err
+			}
+			if err := c.DropTable(cmd.Context(), name, ifExists); err != nil {
 				return err
 			}
 			return a.dropped("topic", args[0], ifExists)
@@ -251,13 +259,26 @@ func topicCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-// describeTopic prints each bucket's leader and offsets, and the configuration.
-func (a *app) describeTopic(ctx context.Context, c *client.Client, name string) error {
+// topicTable describes a table that Kafka clients see as a topic. Any other is
+// refused: what deletes topics must not drop a table that is none.
+func topicTable(ctx context.Context, c *client.Client, name string) (*schema.Descriptor, error) {
 	t, err := c.DescribeTable(ctx, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d, err := schema.DecodeDescriptor(t.Descriptor)
+	if err != nil {
+		return nil, err
+	}
+	if !d.IsKafkaTopic() {
+		return nil, fmt.Errorf("table %s is not a topic, Kafka clients do not see it: use mink table, or see typed topics in docs/kafka.md", name)
+	}
+	return d, nil
+}
+
+// describeTopic prints each bucket's leader and offsets, and the configuration.
+func (a *app) describeTopic(ctx context.Context, c *client.Client, name string) error {
+	d, err := topicTable(ctx, c, name)
 	if err != nil {
 		return err
 	}

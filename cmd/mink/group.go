@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -423,7 +424,10 @@ func listEnds(ctx context.Context, adm *kadm.Client, topics []string, t target) 
 func (e ends) place(topic string, p int32, had kadm.OffsetResponses, t target) (resetLine, int32, error) {
 	first, ok1 := e.first.Lookup(topic, p)
 	last, ok2 := e.last.Lookup(topic, p)
-	if err := errors.Join(first.Err, last.Err); err != nil || !ok1 || !ok2 {
+	if p < 0 && errors.Is(first.Err, kerr.UnknownTopicOrPartition) { // kadm has no partition to tell it of
+		return resetLine{}, 0, fmt.Errorf("there is no topic %q; see mink topic list", topic)
+	}
+	if err := cmp.Or(first.Err, last.Err); err != nil || !ok1 || !ok2 {
 		if err == nil {
 			err = errors.New("there is no such partition")
 		}

@@ -132,6 +132,9 @@ func TestGroups(t *testing.T) {
 	if _, e := mink(1, "group", "reset", "reports", "--to", "earliest", "--topic", "clicks:7"); !strings.Contains(e, "partition 7") {
 		t.Fatalf("reset of a partition that does not exist: %s", e)
 	}
+	if _, e := mink(1, "group", "reset", "reports", "--to", "earliest", "--topic", "click"); !strings.Contains(e, `no topic "click"`) || strings.Contains(e, "partition -1") {
+		t.Fatalf("reset in a topic that does not exist: %s", e)
+	}
 	mink(0, "group", "delete", "reports")
 	if out, _ := mink(0, "group", "list", "--json"); strings.TrimSpace(out) != "[]" {
 		t.Fatalf("after the delete: %s", out)

@@ -344,6 +344,11 @@ func TestCommands(t *testing.T) {
 	if out := ok("", "topic", "list"); !strings.Contains(out, "clicks") || strings.Contains(out, "typed") {
 		t.Errorf("topic list: %s", out)
 	}
+	fails("is not a topic", "", "topic", "describe", "typed")
+	fails("is not a topic", "", "topic", "delete", "typed")
+	fails("is not a topic", "", "topic", "delete", "typed", "--if-exists")
+	ok("", "table", "describe", "kafka.typed") // still there
+	ok("", "topic", "delete", "nothing", "--if-exists")
 	out = ok("", "topic", "describe", "clicks")
 	for want, there := range map[string]bool{"retention.ms": true, "86400000": true, "max.message.bytes": true, "segment.bytes": true, "segment.ms": false} {
 		if strings.Contains(out, want) != there {

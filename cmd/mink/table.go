@@ -281,7 +281,7 @@ nullable. Buckets can be added to a table without bucket keys, such as a topic.`
 			if a.json {
 				return a.printJSON(t)
 			}
-			a.note("table %s is at schema version %d", t.Name, t.SchemaID)
+			a.note("table %s altered, schema version %d", t.Name, t.SchemaID)
 			return nil
 		},
 	}
