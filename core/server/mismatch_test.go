@@ -66,7 +66,7 @@ func TestMetadataAndStoreMustFit(t *testing.T) {
 
 	must(os.WriteFile(database, old, 0o600))
 	err = runOnce(t, one, nil)
-	if !errors.Is(err, metalog.ErrWentBack) || strings.Contains(err.Error(), "\n") {
+	if !errors.Is(err, metalog.ErrWentBack) || strings.Contains(err.Error(), "\n") || strings.Count(err.Error(), "went back") != 1 || strings.Contains(err.Error(), "which was given") {
 		t.Fatalf("restored from an old copy: %v", err)
 	}
 	token := regexp.MustCompile(`--accept-metadata=([0-9a-f]+)`).FindStringSubmatch(err.Error())
@@ -83,7 +83,7 @@ func TestMetadataAndStoreMustFit(t *testing.T) {
 	must(runOnce(t, one, accept)) // it does no harm later
 	must(runOnce(t, one, nil))
 	must(os.WriteFile(database, old, 0o600))
-	if err := runOnce(t, one, accept); !errors.Is(err, storehead.ErrMismatch) {
+	if err := runOnce(t, one, accept); !errors.Is(err, storehead.ErrMismatch) || !strings.Contains(err.Error(), token[1]+", which was given, is not for this mismatch") {
 		t.Errorf("the token of an earlier mismatch: %v", err)
 	}
 }

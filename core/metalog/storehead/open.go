@@ -191,7 +191,7 @@ func (o *opening) compare(ctx context.Context, state *cluster.State, at metalog.
 		return nil, nil
 	}
 	return &mismatch{
-		what: fmt.Sprintf("the metadata database went back: the object store has seen it at %s, now it is at %s", have.Position, at),
+		what: fmt.Sprintf("the object store has seen it at %s, now it is at %s", have.Position, at),
 		do:   "stop all nodes; it was restored from an older backup or failed over without its last commits: restore or promote the newest copy that there is",
 		loss: fmt.Sprintf("what was recorded after index %d at the latest: records acknowledged since, tables made since", at.Index),
 		back: true,
@@ -231,20 +231,24 @@ func (o *opening) checkWALStore(ctx context.Context, have object) (*mismatch, er
 // this very mismatch.
 func (o *opening) refuse(ctx context.Context, state *cluster.State, at metalog.Position, have object, why *mismatch) error {
 	token := tokenOf(state.Incarnation(), at, have, why)
+	refused := ErrMismatch
+	if why.back {
+		refused = fmt.Errorf("%w: %w", ErrMismatch, metalog.ErrWentBack)
+	}
 	if o.accept != token {
-		err := ErrMismatch
-		if why.back {
-			err = fmt.Errorf("%w: %w", ErrMismatch, metalog.ErrWentBack)
+		other := ""
+		if o.accept != "" {
+			other = fmt.Sprintf(" (%s, which was given, is not for this mismatch)", o.accept)
 		}
-		return fmt.Errorf("%w: %s. First %s. Only if that is impossible: start one node with --accept-metadata=%s; that gives up %s",
-			err, why.what, why.do, token, why.loss)
+		return fmt.Errorf("%w: %s. First %s. Only if that is impossible: start one node with --accept-metadata=%s%s; that gives up %s",
+			refused, why.what, why.do, token, other, why.loss)
 	}
 	lease, live, err := o.Log.ReadLease(ctx)
 	if err != nil {
 		return err
 	}
 	if live {
-		return fmt.Errorf("%w: %s. It cannot be accepted while node %d runs on that database: stop all nodes first, and wait until its lease is over", ErrMismatch, why.what, lease.Node)
+		return fmt.Errorf("%w: %s. It cannot be accepted while node %d runs on that database: stop all nodes first, and wait until its lease is over", refused, why.what, lease.Node)
 	}
 	incarnation, err := newIncarnation()
 	if err != nil {
