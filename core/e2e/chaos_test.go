@@ -190,7 +190,7 @@ func (x *chaos) gather() {
 // exercised fails when a long run never did what it is there for.
 func (x *chaos) exercised(rounds int) {
 	for name, after := range map[string]int{
-		"mink_stream_objects_total": 1, "mink_wal_slots_deleted_total": 20, "mink_stream_compactions_total": 50, "mink_stream_objects_deleted_total": 50,
+		"mink_stream_objects_total": 10, "mink_wal_slots_deleted_total": 20, "mink_stream_compactions_total": 50, "mink_stream_objects_deleted_total": 50,
 	} {
 		if rounds >= after && x.figures[name] == 0 {
 			x.t.Errorf("%d rounds, and %s is 0", rounds, name)
