@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
 )
 
 // apacheKafka is Apache Kafka as one KRaft node of its own, from a directory of
@@ -55,28 +53,4 @@ message.max.bytes=16777216
 		}
 		return append(java, "kafka.Kafka", config), addr, nil
 	}}
-}
-
-// freePort answers a loopback address that was free a moment ago.
-func freePort(ctx context.Context) (string, error) {
-	l, err := listen(ctx)
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
-// dialed waits until the address takes connections.
-func dialed(ctx context.Context, addr string) error {
-	for {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-		if err == nil {
-			return c.Close()
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -244,4 +245,28 @@ func (p *process) profile(ctx context.Context, path string, seconds int) error {
 // interrupted reports a run that the user ended.
 func interrupted(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, syscall.EINTR)
+}
+
+// freePort answers a loopback address that was free a moment ago.
+func freePort(ctx context.Context) (string, error) {
+	l, err := listen(ctx)
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// dialed waits until the address takes connections.
+func dialed(ctx context.Context, addr string) error {
+	for {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
