@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 )
 
@@ -249,8 +250,14 @@ A target beyond the log's ends is moved to the nearest end.`,
 			if err != nil {
 				return err
 			}
+			t := target{shift: f.to == "", by: f.by}
+			if !t.shift {
+				if t.to, err = api.ParsePosition(f.to); err != nil {
+					return usagef("--to: %w", err)
+				}
+			}
 			return a.kafkaAdmin(func(ctx context.Context, adm *kadm.Client, args []string) error {
-				return a.resetGroup(ctx, adm, args[0], topics, f)
+				return a.resetGroup(ctx, adm, args[0], topics, t, f.dryRun)
 			})(cmd, args)
 		},
 	}
@@ -290,41 +297,17 @@ func parseTopicPartitions(args []string) (map[string][]int32, error) {
 	return topics, nil
 }
 
-// target says where a reset goes: an offset, an end of the log, or a time.
+// target says where a reset goes: to a position, or `by` from what is committed.
 type target struct {
-	at   int64 // offset, or milliseconds
-	kind string
-}
-
-func parseTarget(s string) (target, error) {
-	if s == "earliest" || s == "latest" {
-		return target{kind: s}, nil
-	}
-	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n >= 0 {
-		return target{at: n, kind: "offset"}, nil
-	}
-	if ms, ok := strings.CutSuffix(s, "ms"); ok {
-		if n, err := strconv.ParseInt(ms, 10, 64); err == nil && n >= 0 {
-			return target{at: n, kind: "time"}, nil
-		}
-	}
-	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
-		return target{at: t.UnixMilli(), kind: "time"}, nil
-	}
-	return target{}, usagef("--to %q: want earliest, latest, an offset, or a timestamp such as 2026-01-31T07:05:00Z or 1700000000000ms", s)
+	to    api.Position
+	shift bool
+	by    int64
 }
 
 // ends are a topic's listed offsets, as a reset needs them.
 type ends struct{ first, last, timed kadm.ListedOffsets }
 
-func (a *app) resetGroup(ctx context.Context, adm *kadm.Client, name string, want map[string][]int32, f resetFlags) error {
-	t := target{kind: "shift", at: f.by}
-	if f.to != "" {
-		var err error
-		if t, err = parseTarget(f.to); err != nil {
-			return err
-		}
-	}
+func (a *app) resetGroup(ctx context.Context, adm *kadm.Client, name string, want map[string][]int32, t target, dryRun bool) error {
 	had, err := idleOffsets(ctx, adm, name)
 	if err != nil {
 		return err
@@ -357,12 +340,12 @@ func (a *app) resetGroup(ctx context.Context, adm *kadm.Client, name string, wan
 			offsets.Add(kadm.Offset{Topic: topic, Partition: p, At: l.To, LeaderEpoch: epoch})
 		}
 	}
-	if !f.dryRun {
+	if !dryRun {
 		if err := adm.CommitAllOffsets(ctx, name, offsets); err != nil {
 			return fmt.Errorf("reset group %q: %w", name, err)
 		}
 	}
-	return a.printReset(plan, f.dryRun)
+	return a.printReset(plan, dryRun)
 }
 
 // resetLine is one partition of a reset. From -1: nothing was committed.
@@ -412,8 +395,8 @@ func listEnds(ctx context.Context, adm *kadm.Client, topics []string, t target) 
 	if e.last, err = adm.ListEndOffsets(ctx, topics...); err != nil {
 		return e, fmt.Errorf("last offsets: %w", err)
 	}
-	if t.kind == "time" {
-		if e.timed, err = adm.ListOffsetsAfterMilli(ctx, t.at, topics...); err != nil {
+	if t.to.Kind == api.AtTimestamp {
+		if e.timed, err = adm.ListOffsetsAfterMilli(ctx, t.to.Value, topics...); err != nil {
 			return e, fmt.Errorf("offsets by time: %w", err)
 		}
 	}
@@ -437,19 +420,18 @@ func (e ends) place(topic string, p int32, had kadm.OffsetResponses, t target) (
 	if c, ok := had.Lookup(topic, p); ok && c.Err == nil {
 		l.From = c.At
 	}
-	switch t.kind {
-	case "earliest":
+	switch {
+	case t.shift && l.From < 0:
+		return l, 0, fmt.Errorf("topic %s, partition %d: nothing is committed to shift from; use --to", topic, p)
+	case t.shift:
+		l.To = l.From + t.by
+	case t.to.Kind == api.AtEarliest:
 		l.To = first.Offset
-	case "latest":
+	case t.to.Kind == api.AtLatest:
 		l.To = last.Offset
-	case "offset":
-		l.To = t.at
-	case "shift":
-		if l.From < 0 {
-			return l, 0, fmt.Errorf("topic %s, partition %d: nothing is committed to shift from; use --to", topic, p)
-		}
-		l.To = l.From + t.at
-	case "time":
+	case t.to.Kind == api.AtOffset:
+		l.To = t.to.Value
+	default:
 		at, ok := e.timed.Lookup(topic, p)
 		if !ok || at.Err != nil {
 			return l, 0, fmt.Errorf("topic %s, partition %d: offset by time: %w", topic, p, at.Err)

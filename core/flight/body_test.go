@@ -75,19 +75,3 @@ func TestSuggest(t *testing.T) {
 		t.Errorf("suggest says %q", got)
 	}
 }
-
-func TestParsePosition(t *testing.T) {
-	for text, want := range map[string]position{
-		"": {kind: atEarliest}, "earliest": {kind: atEarliest}, "latest": {kind: atLatest}, "17": {atOffset, 17},
-		"17ms": {atTimestamp, 17}, "1970-01-01T00:00:01.5Z": {atTimestamp, 1500}, "1970-01-01T01:00:00+01:00": {atTimestamp, 0},
-	} {
-		if got, err := parsePosition(text); err != nil || got != want {
-			t.Errorf("%q is %v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"-1", "-1ms", "x", "ms", "1.5", "2026-01-01", "99999999999999999999"} {
-		if _, err := parsePosition(text); !errors.Is(err, mink.ErrInvalid) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-}

@@ -21,7 +21,7 @@ func (s *service) listOffsets(ctx context.Context, b api.ListOffsets) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	at, err := parsePosition(b.At)
+	at, err := api.ParsePosition(b.At)
 	if err != nil {
 		return nil, fmt.Errorf("list_offsets: at: %w", err)
 	}

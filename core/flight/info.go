@@ -100,7 +100,7 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 	if err := logTable(t); err != nil {
 		return nil, err
 	}
-	from, err := parsePosition(c.From)
+	from, err := api.ParsePosition(c.From)
 	if err != nil {
 		return nil, fmt.Errorf("command descriptor: from: %w", err)
 	}
@@ -129,7 +129,7 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 
 // endpoint adds a bucket. One that is led elsewhere has an estimate of nothing,
 // and its position only when the metadata knows it.
-func (s *service) endpoint(ctx context.Context, view *cluster.State, info *flight.FlightInfo, b mink.BucketRef, values, columns []string, from position) error {
+func (s *service) endpoint(ctx context.Context, view *cluster.State, info *flight.FlightInfo, b mink.BucketRef, values, columns []string, from api.Position) error {
 	scan := api.Scan{Bucket: b, Columns: columns}
 	log, err := s.backend.Log(b)
 	if err == nil {
@@ -149,10 +149,10 @@ func (s *service) endpoint(ctx context.Context, view *cluster.State, info *fligh
 		switch {
 		case !ok:
 			return err
-		case from.kind == atEarliest:
+		case from.Kind == api.AtEarliest:
 			scan.From = st.Start
-		case from.kind == atOffset:
-			scan.From = mink.Offset(from.value)
+		case from.Kind == api.AtOffset:
+			scan.From = mink.Offset(from.Value)
 		default:
 			return err // only the leader knows
 		}
@@ -167,16 +167,16 @@ func (s *service) endpoint(ctx context.Context, view *cluster.State, info *fligh
 }
 
 // resolve finds a position in a log; what lies past the end is the high watermark.
-func resolve(ctx context.Context, log Log, at position) (mink.Offset, error) {
-	switch at.kind {
-	case atEarliest:
+func resolve(ctx context.Context, log Log, at api.Position) (mink.Offset, error) {
+	switch at.Kind {
+	case api.AtEarliest:
 		return log.LogStart(), nil
-	case atLatest:
+	case api.AtLatest:
 		return log.HighWatermark(), nil
-	case atOffset:
-		return mink.Offset(at.value), nil
+	case api.AtOffset:
+		return mink.Offset(at.Value), nil
 	}
-	found, ok, err := log.OffsetForTimestamp(ctx, at.value, tablet.ByCommit)
+	found, ok, err := log.OffsetForTimestamp(ctx, at.Value, tablet.ByCommit)
 	if err != nil {
 		return 0, err
 	}

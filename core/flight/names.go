@@ -2,9 +2,7 @@ package flight
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
@@ -161,42 +159,4 @@ func partitionNamed(view *cluster.State, t *cluster.Table, values []string) (*cl
 		return nil, fmt.Errorf("partition %.400q of table %s %w", values, t.Descriptor.Name(), mink.ErrNotExist)
 	}
 	return p, nil
-}
-
-// position is where a read starts.
-type position struct {
-	kind  positionKind
-	value int64 // of an offset, or ms
-}
-
-type positionKind uint8
-
-const (
-	atEarliest positionKind = iota
-	atLatest
-	atOffset
-	atTimestamp
-)
-
-// parsePosition reads "earliest", "latest", an offset, RFC 3339 or "123ms"; ""
-// is earliest.
-func parsePosition(text string) (position, error) {
-	switch text {
-	case "", "earliest":
-		return position{kind: atEarliest}, nil
-	case "latest":
-		return position{kind: atLatest}, nil
-	}
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
-		return position{atOffset, n}, nil
-	}
-	if ms, ok := strings.CutSuffix(text, "ms"); ok {
-		if n, err := strconv.ParseInt(ms, 10, 64); err == nil && n >= 0 {
-			return position{atTimestamp, n}, nil
-		}
-	}
-	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
-		return position{atTimestamp, at.UnixMilli()}, nil
-	}
-	return position{}, fmt.Errorf(`%w: position %.100q: want "earliest", "latest", an offset, or a timestamp such as 2026-01-31T07:05:00Z or 1700000000000ms`, mink.ErrInvalid, text)
 }
