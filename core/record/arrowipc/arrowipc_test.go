@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -438,11 +439,17 @@ func TestCheckAllocations(t *testing.T) {
 		}
 		f := newForge(t, opts...)
 		meta, body := f.bytes()
-		if n := testing.AllocsPerRun(20, func() {
-			if _, err := c.Check(l, meta, body); err != nil {
-				t.Fatal(err)
-			}
-		}); n > 1 {
+		// The least of some measurements: a collection empties the pools, while an
+		// allocation of our own would be in each of them.
+		n := math.Inf(1)
+		for range 5 {
+			n = min(n, testing.AllocsPerRun(20, func() {
+				if _, err := c.Check(l, meta, body); err != nil {
+					t.Fatal(err)
+				}
+			}))
+		}
+		if n > 1 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
