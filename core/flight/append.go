@@ -76,13 +76,13 @@ func (s *service) appendBucket(ctx context.Context, to *api.Append, header []byt
 	if a.to.WriterID < mink.NoWriter || a.to.WriterEpoch < 0 {
 		return fmt.Errorf("%w: append: writer_id %d, writer_epoch %d", mink.ErrInvalid, a.to.WriterID, a.to.WriterEpoch)
 	}
-	var err error
-	if a.log, err = s.backend.Log(to.Bucket); err != nil {
-		return err
-	}
 	t, ok := s.backend.View().Table(to.Bucket.Table)
 	if !ok {
 		return fmt.Errorf("table %d %w", to.Bucket.Table, mink.ErrNotExist)
+	}
+	var err error
+	if a.log, err = s.backend.Log(to.Bucket); err != nil { // after View: it knows the schema versions that t has
+		return err
 	}
 	if err := logTable(t); err != nil {
 		return err
@@ -162,9 +162,12 @@ type bucketUnit struct {
 	p   Pending
 }
 
-func (u *bucketUnit) append(context.Context) error {
+func (u *bucketUnit) append(last bool) error {
 	p, err := u.of.log.AppendArrow(u.req)
 	if err != nil {
+		if !last && errors.Is(err, mink.ErrThrottled) {
+			return errLater
+		}
 		return u.of.service.leaderError(u.of.to.Bucket, err)
 	}
 	u.of.service.metrics.RecordBytes(len(u.req.Metadata)+len(u.req.Body), 0)

@@ -27,8 +27,8 @@ type Config struct {
 	// PartsMax bounds how many buckets one table-addressed batch may touch.
 	// Default 4096.
 	PartsMax int
-	// ThrottleWait is how long an append waits for an overloaded engine before it
-	// is refused. Default 10 s.
+	// ThrottleWait is how long an append waits for an overloaded engine, and one by
+	// a table's path for a bucket that opens, before it is refused. Default 10 s.
 	ThrottleWait time.Duration
 	// AppliedWait is how long a call waits for mink-min-applied-index. Default 10 s.
 	AppliedWait time.Duration

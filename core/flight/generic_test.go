@@ -7,12 +7,14 @@ import (
 	"io"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	aflight "github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
@@ -384,4 +386,39 @@ func TestDescriptorsRefused(t *testing.T) {
 		}
 		t.Run(c.ticket, func(t *testing.T) { wantStatus(t, err, c.reason, c.text) })
 	}
+}
+
+// A bucket that is opening, or between two leaders, is waited for, and named
+// when it does not come.
+func TestPutWaitsForABucketThatOpens(t *testing.T) {
+	const wait = 500 * time.Millisecond
+	w := newWorld(t, func(c *flight.Config) { c.ThrottleWait = wait })
+	w.table(idName, `"bucket_count":2,"bucket_keys":["id"]`)
+	opening := fmt.Errorf("opening: %w", mink.ErrUnavailable)
+	w.backend.fail(opening)
+	p := w.put(path("db", "t"), idNameSchema)
+	p.send(idNames(0, 10), nil)
+	time.Sleep(50 * time.Millisecond)
+	w.backend.fail(nil)
+	if r := mustResult[api.PutResult](p); r.Rows != 10 || len(r.Buckets) != 2 || r.Buckets[0].Error != "" || r.Buckets[1].Error != "" {
+		t.Errorf("result %+v", r)
+	}
+	p.finish()
+
+	w.backend.fail(opening)
+	began := time.Now()
+	p = w.put(path("db", "t"), idNameSchema)
+	p.send(idNames(0, 10), nil)
+	r, err := result[api.PutResult](p)
+	if err == nil {
+		if len(r.Buckets) != 2 || r.Buckets[0].Code != api.ReasonUnavailable || r.Buckets[1].First != -1 {
+			t.Errorf("result %+v", r)
+		}
+		_, err = result[api.PutResult](p)
+	}
+	wantStatus(t, err, api.ReasonUnavailable, "opening")
+	if took := time.Since(began); took < wait {
+		t.Errorf("given up after %v, want %v", took, wait)
+	}
+	w.backend.fail(nil)
 }

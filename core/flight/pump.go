@@ -7,34 +7,36 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
-
-	"github.com/mink-project/mink/sdk/mink"
 )
 
 // unit is one batch of a DoPut on its way.
 type unit interface {
-	// append hands over what was not yet. mink.ErrThrottled: call it again later.
-	append(ctx context.Context) error
+	// append hands over what was not yet. errLater: call it again in a moment; not
+	// when it was told that this is the last time.
+	append(last bool) error
 	// pending is closed when there may be news; nil: the outcome is known.
 	pending() <-chan struct{}
 	// answer acknowledges; an error ends the stream.
 	answer() error
 }
 
-// throttlePause is how long an append that was refused for load waits.
+// errLater: what an append needs is not there at the moment.
+var errLater = errors.New("later")
+
+// throttlePause is how long an append waits before it is tried again.
 const throttlePause = 20 * time.Millisecond
 
 // pump moves a stream's batches: in order, some at a time, each answered once it
 // is durable. After a failure what was appended before is answered still.
 //
-//	in -> prepare -> append (waits while the engine is overloaded) -> queue -> answer
+//	in -> prepare -> append (waits while the engine is overloaded or a bucket opens) -> queue -> answer
 type pump struct {
 	service *service
 	in      <-chan received
 	prepare func(context.Context, *flight.FlightData) (unit, error) // nil unit: nothing to do
 
 	queue  []unit
-	held   unit // prepared, refused for load
+	held   unit // prepared, waits to be appended
 	since  time.Time
 	retry  *time.Timer
 	closed bool // no further batch is taken
@@ -65,7 +67,7 @@ func (p *pump) run(ctx context.Context) error {
 			p.take(ctx, m)
 		case <-front:
 		case <-p.retry.C:
-			p.append(ctx)
+			p.append()
 		case <-stopping:
 			stopping = nil
 			p.end(errStopping)
@@ -99,21 +101,21 @@ func (p *pump) take(ctx context.Context, m received) {
 	}
 	if u != nil {
 		p.held, p.since = u, time.Now()
-		p.append(ctx)
+		p.append()
 	}
 }
 
 // append tries the held batch.
-func (p *pump) append(ctx context.Context) {
+func (p *pump) append() {
 	if p.held == nil {
 		return
 	}
-	err := p.held.append(ctx)
+	err := p.held.append(time.Since(p.since) >= p.service.cfg.ThrottleWait)
 	switch {
 	case err == nil:
 		p.queue = append(p.queue, p.held)
 		p.held = nil
-	case errors.Is(err, mink.ErrThrottled) && time.Since(p.since) < p.service.cfg.ThrottleWait:
+	case errors.Is(err, errLater):
 		p.retry.Reset(throttlePause)
 	default:
 		p.held = nil

@@ -241,8 +241,10 @@ func (u *putUnit) add(ctx context.Context, part routing.Part, rows int64, header
 }
 
 // append hands every part over. A part's failure is the part's own, except that
-// an overloaded engine is waited for.
-func (u *putUnit) append(context.Context) error {
+// an overloaded engine, and a bucket that has no open log at the moment (its
+// partition is new, its leadership changes), are waited for: a generic client
+// does not send again.
+func (u *putUnit) append(last bool) error {
 	s := u.of.service
 	for ; u.next < len(u.parts); u.next++ {
 		part := &u.parts[u.next]
@@ -250,13 +252,14 @@ func (u *putUnit) append(context.Context) error {
 		if err == nil {
 			part.p, err = log.AppendArrow(part.req)
 		}
-		switch {
-		case err == nil:
+		if err != nil {
+			err = s.leaderError(part.bucket, err)
+			if !last && (errors.Is(err, mink.ErrThrottled) || errors.Is(err, mink.ErrUnavailable)) {
+				return errLater
+			}
+			part.err = err
+		} else {
 			s.metrics.RecordBytes(len(part.req.Metadata)+len(part.req.Body), 0)
-		case errors.Is(err, mink.ErrThrottled):
-			return err // the pump goes on here, or gives up
-		default:
-			part.err = s.leaderError(part.bucket, err)
 		}
 		part.req = tablet.ArrowAppend{}
 	}

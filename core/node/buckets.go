@@ -29,18 +29,18 @@ const (
 // bucket is one bucket led by the incarnation. Its fields are guarded by
 // buckets.mu; log and stream never change once set.
 type bucket struct {
-	ref      mink.BucketRef
-	id       mink.StreamID
-	epoch    mink.LeaderEpoch
-	table    *cluster.Table // as of its opening or last reconfiguration
-	closed   bool           // its partition takes no more rows; likewise
-	stream   *stream.Stream // nil unless open
-	log      *tablet.Log    // nil unless open
-	opening  bool           // queued or in a worker's hands
-	err      error          // of the last try to open it
-	failures int            // in a row
-	retry    time.Time      // of the next one
-	walk     uint64         // the last one that met it
+	ref         mink.BucketRef
+	id          mink.StreamID
+	epoch       mink.LeaderEpoch
+	tabletTable // what the metadata says at index asOf; an open log is configured so
+	asOf        uint64
+	stream      *stream.Stream // nil unless open
+	log         *tablet.Log    // nil unless open
+	opening     bool           // queued or in a worker's hands
+	err         error          // of the last try to open it
+	failures    int            // in a row
+	retry       time.Time      // of the next one
+	walk        uint64         // the last one that met it
 }
 
 // buckets opens and closes tablets so that they match the view. Opening reads
@@ -58,7 +58,6 @@ type buckets struct {
 		led     map[mink.StreamID]*bucket
 		queue   []*bucket // to be opened
 		failed  retries   // to be queued again
-		stale   []*bucket // opened with a table that changed meanwhile
 		waiting int       // of led: neither open nor corrupt
 		workers int
 		closed  bool
@@ -70,7 +69,7 @@ type buckets struct {
 // tabletTable is what a tablet is configured by.
 type tabletTable struct {
 	table  *cluster.Table
-	closed bool
+	closed bool // the partition takes no more rows
 }
 
 func newBuckets(inc *incarnation) *buckets {
@@ -80,14 +79,19 @@ func newBuckets(inc *incarnation) *buckets {
 	return b
 }
 
-// tablet answers an open tablet of exactly that leader epoch.
-func (b *buckets) tablet(id mink.StreamID, epoch mink.LeaderEpoch) (*tablet.Log, error) {
+// tablet answers the open tablet of exactly that leadership, which is view's. It
+// is configured by that view or a later one, also when run has not come to it:
+// who was told of a change, by its command's answer or by a look at the
+// metadata, may rely on it in the next request.
+func (b *buckets) tablet(view *cluster.State, id mink.StreamID, epoch mink.LeaderEpoch) (*tablet.Log, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.mu.led[id]
-	switch {
-	case b.mu.closed || e == nil || e.epoch != epoch:
+	if b.mu.closed || e == nil || e.epoch != epoch {
 		return nil, fmt.Errorf("opening: %w", mink.ErrUnavailable)
+	}
+	b.catchUp(e, view)
+	switch {
 	case e.log != nil:
 		return e.log, nil
 	case errors.Is(e.err, mink.ErrCorrupt):
@@ -113,7 +117,6 @@ func (b *buckets) run(ctx context.Context) error {
 			b.follow(view)
 			walked = view
 		}
-		b.refresh()
 		next := b.requeue(time.Now())
 		b.hire(ctx, &workers)
 		timer.Stop()
@@ -147,8 +150,10 @@ func (b *buckets) follow(view *cluster.State) {
 		b.mu.queue = append(b.mu.queue, e)
 	}
 	b.mu.Unlock()
-	for _, e := range changed {
-		b.update(e)
+	for _, e := range changed { // one at a time: appends wait for the lock
+		b.mu.Lock()
+		b.catchUp(e, view)
+		b.mu.Unlock()
 	}
 }
 
@@ -170,18 +175,16 @@ func (b *buckets) compare(view *cluster.State) (gone, fresh, changed []*bucket) 
 			gone = append(gone, b.drop(e))
 			e = nil
 		}
+		now := tabletTable{t, p.Closed}
 		if e == nil {
-			e = &bucket{ref: s.Bucket, id: s.ID, epoch: s.Owner.LeaderEpoch, table: t, closed: p.Closed}
+			e = &bucket{ref: s.Bucket, id: s.ID, epoch: s.Owner.LeaderEpoch, tabletTable: now, asOf: view.Index()}
 			b.mu.led[s.ID] = e
 			b.mu.waiting++
 			fresh = append(fresh, e)
 		}
 		e.walk = b.mu.walk
-		if e.table != t || e.closed != p.Closed {
-			e.table, e.closed = t, p.Closed
-			if e.log != nil {
-				changed = append(changed, e)
-			}
+		if e.tabletTable != now {
+			changed = append(changed, e)
 		}
 	}
 	if len(b.mu.led) > seen {
@@ -243,12 +246,31 @@ func (b *buckets) requeue(now time.Time) (next time.Time) {
 	return time.Time{}
 }
 
-// update tells an open tablet of its table's new schemas and options. Only run's
-// goroutine changes the table of an open one.
-func (b *buckets) update(e *bucket) {
-	cfg, err := b.tabletConfig(e.ref, e.epoch, tabletTable{e.table, e.closed})
+// catchUp brings a bucket to what view says of its table, unless it is further.
+// Under mu, so that no older view comes after a newer one.
+func (b *buckets) catchUp(e *bucket, view *cluster.State) {
+	if view.Index() <= e.asOf {
+		return
+	}
+	t, ok := view.Table(e.ref.Table)
+	p, ok2 := view.Partition(e.ref.Partition)
+	if !ok || !ok2 {
+		return // dropped: run closes it
+	}
+	e.asOf = view.Index()
+	if now := (tabletTable{t, p.Closed}); e.tabletTable != now {
+		e.tabletTable = now
+		if e.log != nil {
+			b.configure(e, e.log)
+		}
+	}
+}
+
+// configure tells a tablet of its table's new schemas and options. Under mu.
+func (b *buckets) configure(e *bucket, log *tablet.Log) {
+	cfg, err := b.tabletConfig(e.ref, e.epoch, e.tabletTable)
 	if err == nil {
-		err = e.log.Reconfigure(cfg)
+		err = log.Reconfigure(cfg)
 	}
 	if err != nil {
 		b.inc.node.logger.Error("a table's change does not reach its bucket", "bucket", e.ref.String(), "error", err)
@@ -278,7 +300,7 @@ func (b *buckets) work(ctx context.Context) {
 		e := b.mu.queue[0]
 		b.mu.queue[0] = nil
 		b.mu.queue = b.mu.queue[1:]
-		table := tabletTable{e.table, e.closed}
+		table := e.tabletTable
 		wanted := b.mu.led[e.id] == e
 		b.mu.Unlock()
 		if wanted {
@@ -316,8 +338,8 @@ func (b *buckets) tried(e *bucket, table tabletTable, st *stream.Stream, log *ta
 	switch {
 	case err == nil:
 		e.failures = 0
-		if table != (tabletTable{e.table, e.closed}) {
-			b.mu.stale = append(b.mu.stale, e)
+		if table != e.tabletTable { // it changed meanwhile
+			b.configure(e, log)
 		}
 	case errors.Is(err, mink.ErrCorrupt):
 		e.retry = time.Now().Add(reopenCorrupt)
@@ -335,17 +357,6 @@ func (b *buckets) tried(e *bucket, table tabletTable, st *stream.Stream, log *ta
 		b.mu.waiting++
 	}
 	return true
-}
-
-// refresh tells tablets of the changes that came while they opened.
-func (b *buckets) refresh() {
-	b.mu.Lock()
-	stale := b.mu.stale
-	b.mu.stale = nil
-	b.mu.Unlock()
-	for _, e := range stale {
-		b.update(e)
-	}
 }
 
 func (b *buckets) openTablet(ctx context.Context, e *bucket, t tabletTable) (*stream.Stream, *tablet.Log, error) {

@@ -217,6 +217,55 @@ func TestTablesChangeWhileBucketsOpen(t *testing.T) {
 	})
 }
 
+// Who was told of a change may rely on it in the next request, also while the
+// loop that follows the metadata has not come to it.
+func TestATabletIsAsNewAsTheViewItWasAskedUnder(t *testing.T) {
+	bucketsOf(t, 4, func(mink.BucketRef, int) error { return nil }, func(t *testing.T, n *Node, b *buckets, o *opener) {
+		ref := table(t, n, "t", 1)[0]
+		time.Sleep(time.Second)
+		synctest.Wait()
+		behind := newBuckets(b.inc) // nobody runs it: it never comes to a view by itself
+		behind.open = o.openTablet
+		behind.follow(n.View())
+		var workers sync.WaitGroup
+		behind.hire(t.Context(), &workers)
+		workers.Wait()
+		b.inc.buckets = behind
+		n.setCurrent(b.inc)
+		alter := func(name string) {
+			t.Helper()
+			_, err := n.AlterTable(t.Context(), ref.Table, []schema.Change{{
+				Op: schema.AddColumn, Column: &schema.Column{Name: name, Type: schema.MustParseType("INT")},
+			}}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		knows := func(log *tablet.Log, id mink.SchemaID) bool { // an unknown one is Unavailable; the log is closed
+			_, err := log.AppendArrow(tablet.ArrowAppend{SchemaID: id, WriterID: 1})
+			return errors.Is(err, mink.ErrClosed)
+		}
+		log, err := n.Log(ref)
+		if err != nil || !knows(log, 1) || knows(log, 2) {
+			t.Fatalf("before: %v", err)
+		}
+		alter("a")
+		if !knows(log, 2) {
+			t.Error("a tablet that was handed out does not know the schema when the alteration is answered")
+		}
+		older := n.View()
+		alter("b")
+		if log, err = n.Log(ref); err != nil || !knows(log, 3) {
+			t.Errorf("the tablet does not know the schema of the view that it was asked under: %v", err)
+		}
+		id, _ := older.StreamOf(ref)
+		s, _ := older.Stream(id)
+		if log, err = behind.tablet(older, id, s.Owner.LeaderEpoch); err != nil || !knows(log, 3) {
+			t.Errorf("an older view takes a schema away: %v", err)
+		}
+	})
+}
+
 func TestMissingNamesAFailedBucket(t *testing.T) {
 	bucketsOf(t, 4, func(ref mink.BucketRef, _ int) error {
 		if ref.Index == 1 {

@@ -96,8 +96,8 @@ func (n *Node) DropTable(ctx context.Context, id mink.TableID, ifExists bool) er
 }
 
 // AlterTable applies changes in order, all or none, and answers the table as it
-// is then; buckets that it added get a moment to open. expected is the schema
-// version the changes were made for; 0: any.
+// is then. The open tablets here work by it; buckets that it added get a moment
+// to open. expected is the schema version the changes were made for; 0: any.
 func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change, expected mink.SchemaID) (*cluster.Table, error) {
 	if t, ok := n.View().Table(id); ok {
 		d, err := t.Descriptor.Apply(changes)
@@ -117,6 +117,7 @@ func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema
 	if slices.ContainsFunc(changes, func(c schema.Change) bool { return c.Op == schema.SetBucketCount }) {
 		n.waitOpen(ctx, n.View().Partitions(id))
 	}
+	n.catchUp(id)
 	t, ok := n.View().Table(id)
 	if !ok {
 		return nil, fmt.Errorf("table %d was dropped while it was altered: %w", id, mink.ErrNotExist)
@@ -185,6 +186,16 @@ func (n *Node) waitOpen(ctx context.Context, partitions iter.Seq[*cluster.Partit
 			if !n.waitBucket(ctx, mink.BucketRef{Table: p.Table, Partition: p.ID, Index: int32(i)}) {
 				return
 			}
+		}
+	}
+}
+
+// catchUp brings the open tablets of a table to this node's view: they may be in
+// the hands of appends that began before.
+func (n *Node) catchUp(table mink.TableID) {
+	for p := range n.View().Partitions(table) {
+		for i := range p.Streams {
+			_, _ = n.Log(mink.BucketRef{Table: p.Table, Partition: p.ID, Index: int32(i)}) // Log brings it; one that is not open will be opened with it
 		}
 	}
 }

@@ -119,7 +119,8 @@ func (n *Node) incarnation() *incarnation {
 // Log is the tablet of a bucket led here. Errors: mink.ErrNotExist,
 // *mink.NotLeaderError when another live node leads it, mink.ErrUnavailable while
 // it is opening or between two leaders, mink.ErrCorrupt when it cannot be opened
-// before a person acts.
+// before a person acts. The tablet knows what the metadata of this node said of
+// its table at the call, or later.
 func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 	view := n.View()
 	id, ok := view.StreamOf(bucket)
@@ -147,7 +148,7 @@ func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 	if inc == nil || inc.epoch != s.Owner.NodeEpoch {
 		return nil, fmt.Errorf("bucket %s: this node is not registered at the moment: %w", bucket, mink.ErrUnavailable)
 	}
-	t, err := inc.buckets.tablet(id, s.Owner.LeaderEpoch)
+	t, err := inc.buckets.tablet(view, id, s.Owner.LeaderEpoch)
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", bucket, err)
 	}
@@ -171,7 +172,8 @@ func (n *Node) missing() (reason string, comes bool) {
 	if opening := inc.buckets.missing(); opening != "" { // the usual case, without a look at every bucket
 		return opening, true
 	}
-	for s := range n.View().Streams() {
+	view := n.View()
+	for s := range view.Streams() {
 		if s.Owner.Node != n.cfg.NodeID {
 			continue
 		}
@@ -179,7 +181,7 @@ func (n *Node) missing() (reason string, comes bool) {
 			comes = time.Since(inc.since) < n.cfg.RecoveryWait && !n.stuck(s.Owner.NodeEpoch)
 			return fmt.Sprintf("recovering node epoch %d, an earlier one of this node", s.Owner.NodeEpoch), comes
 		}
-		_, err := inc.buckets.tablet(s.ID, s.Owner.LeaderEpoch)
+		_, err := inc.buckets.tablet(view, s.ID, s.Owner.LeaderEpoch)
 		switch {
 		case err == nil:
 		case !errors.Is(err, mink.ErrCorrupt):
