@@ -4,6 +4,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -X github.com/mink-project/mink/core/server.Version=$(VERSION)
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 10s
+MODULE := github.com/mink-project/mink
 export CGO_ENABLED ?= $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo 1 || echo 0)
 
 .PHONY: help
@@ -57,8 +58,12 @@ bench: ## benchmarks as ratios to limits and peers of the same run
 	@scripts/bench.sh
 
 .PHONY: proto
-proto: ## regenerate protobuf code (needs protoc and protoc-gen-go)
-	cd core/cluster/clusterpb && protoc --go_out=. --go_opt=paths=source_relative cluster.proto
+proto: ## regenerate protobuf code (needs protoc; its Go plugins are pinned in go.mod)
+	@command -v protoc >/dev/null || { echo "make proto needs protoc (Debian: apt-get install protobuf-compiler)"; exit 1; }
+	protoc --plugin=protoc-gen-go=$$(go tool -n protoc-gen-go) -I core/cluster/clusterpb \
+	  --go_out=core/cluster/clusterpb --go_opt=paths=source_relative cluster.proto
+	protoc --plugin=protoc-gen-go=$$(go tool -n protoc-gen-go) --plugin=protoc-gen-go-grpc=$$(go tool -n protoc-gen-go-grpc) -I sdk/proto \
+	  --go_out=. --go_opt=module=$(MODULE) --go-grpc_out=. --go-grpc_opt=module=$(MODULE) $$(cd sdk/proto && ls mink/plugin/v*/*.proto)
 
 .PHONY: clean
 clean: ## remove what was built
