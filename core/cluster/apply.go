@@ -134,6 +134,8 @@ func (t *txn) dispatch(c *clusterpb.Command) *clusterpb.Result {
 		return t.commitObjects(k.CommitObjects)
 	case *clusterpb.Command_ReplaceObjects:
 		return t.replaceObjects(k.ReplaceObjects)
+	case *clusterpb.Command_RewriteStream:
+		return t.rewriteStream(k.RewriteStream)
 	case *clusterpb.Command_TrimStreams:
 		return t.trimStreams(k.TrimStreams)
 	case *clusterpb.Command_ForgetObjects:

@@ -79,8 +79,10 @@ func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	switch x := m.r.IntN(100); {
 	case x < 26:
 		return m.commit(v, id, n)
-	case x < 36:
+	case x < 33:
 		return m.replace(v, id, n)
+	case x < 36:
+		return m.rewrite(v, id, n)
 	case x < 44:
 		return m.trim(v, n)
 	case x < 50:
@@ -179,6 +181,27 @@ func (m *sim) replace(v *State, id mink.NodeID, n *simNode) *clusterpb.Command {
 		c.Items = slices.Delete(c.Items, at, at+1)
 	}
 	return ReplaceObjectsCommand(c)
+}
+
+// rewrite covers what a stream that the node leads holds below some offset.
+func (m *sim) rewrite(v *State, id mink.NodeID, n *simNode) *clusterpb.Command {
+	w := plan.WALID{Node: id, Epoch: n.epoch, Nonce: n.nonce}
+	st, _ := pick(m, slices.Collect(v.StreamsLedBy(n.epoch)))
+	c := plan.RewriteStream{WAL: w, Stream: st.ID, LeaderEpoch: st.Owner.LeaderEpoch, Start: st.Start, Upper: st.TrimLimit()}
+	if m.chance(50) && c.Upper > c.Start {
+		c.Upper = max(c.Start+1+mink.Offset(m.r.Int64N(int64(c.Upper-c.Start))), st.Cleaned.End)
+	}
+	c.Sources = st.Below(c.Upper)
+	n.objects++
+	c.Objects = []plan.Object{m.object(w, plan.KindStream, n.objects)}
+	for _, r := range c.Sources {
+		c.Items = append(c.Items, plan.Item{Stream: st.ID, Object: c.Objects[0].ID, Start: r.Start, End: r.End})
+	}
+	if m.chance(5) && len(c.Items) > 0 {
+		c.Items = c.Items[1:]
+	}
+	c.Cleaned = plan.Cleaned{Bytes: m.r.Int64N(1000), DueMs: m.r.Int64N(2) * v.timeMs}
+	return RewriteStreamCommand(c)
 }
 
 func (m *sim) trim(v *State, n *simNode) *clusterpb.Command {

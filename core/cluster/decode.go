@@ -186,17 +186,14 @@ func (d *decoder) stream(r *clusterpb.Stream) error {
 		Start:  mink.Offset(r.GetStart()), End: mink.Offset(r.GetEnd()),
 		Owner:    plan.Owner{Node: mink.NodeID(r.GetOwner()), NodeEpoch: mink.NodeEpoch(r.GetOwnerEpoch()), LeaderEpoch: mink.LeaderEpoch(r.GetLeaderEpoch())},
 		CheckEnd: mink.Offset(r.GetCheckpointEnd()),
+		Cleaned:  plan.Cleaned{End: mink.Offset(r.GetCleanedEnd()), Bytes: r.GetCleanedBytes(), DueMs: r.GetCleanedDueMs()},
 	}
 	var err error
 	if st.Checkpoint, err = objectID(r.GetCheckpoint()); err != nil {
 		return err
 	}
-	for _, g := range r.GetRanges() {
-		id, err := objectID(g.GetObject())
-		if err != nil {
-			return err
-		}
-		st.Ranges = append(st.Ranges, plan.Range{Object: id, Start: mink.Offset(g.GetStart()), End: mink.Offset(g.GetEnd())})
+	if st.Ranges, err = rangesOf(r.GetRanges()); err != nil {
+		return err
 	}
 	for _, g := range r.GetGaps() {
 		st.Gaps = append(st.Gaps, plan.Gap{Start: mink.Offset(g.GetStart()), End: mink.Offset(g.GetEnd())})

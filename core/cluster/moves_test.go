@@ -46,7 +46,9 @@ type moves struct {
 	past  []*clusterpb.Batch
 	lease int64
 
-	moved, recovered, lost, deleted int
+	broken error // the first wrong rewrite
+
+	moved, recovered, lost, deleted, rewritten int
 }
 
 type moveNode struct {
@@ -90,6 +92,12 @@ func (m *moves) apply(b *clusterpb.Batch) []*clusterpb.Result {
 	next, results, err := m.s.Apply(m.s.index+1, m.s.timeMs+1, b)
 	if err != nil {
 		panic(err)
+	}
+	if k := b.Commands[0].GetRewriteStream(); k != nil && results[0].Code == clusterpb.Code_OK && m.s.streams != next.streams {
+		m.rewritten++
+		if err := checkRewrite(m.s, mink.NodeEpoch(b.Epoch), k); err != nil && !m.s.faults.noSources { // the frames themselves must show that
+			m.broken = err
+		}
 	}
 	if m.r.IntN(3) == 0 {
 		m.older = m.s
@@ -179,6 +187,8 @@ func (m *moves) step() {
 		m.compact(n)
 	case x < 71:
 		m.trimOne(n)
+	case x < 75:
+		m.rewriteOne(n)
 	case x < 83:
 		m.clean(n)
 	case x < 85:
@@ -307,6 +317,30 @@ func (m *moves) compact(n *moveNode) {
 	m.send(n, ReplaceObjectsCommand(c), nil)
 }
 
+// rewriteOne puts one frame in the place of all that a stream holds below some frame's
+// end, as the newest state or an older one has it.
+func (m *moves) rewriteOne(n *moveNode) {
+	v := m.s
+	if m.r.IntN(3) == 0 {
+		v = m.older
+	}
+	for st := range v.StreamsLedBy(n.wal.Epoch) {
+		if len(st.Ranges) == 0 || m.r.IntN(2) == 0 {
+			continue
+		}
+		c := plan.RewriteStream{WAL: n.wal, Stream: st.ID, LeaderEpoch: st.Owner.LeaderEpoch, Start: st.Start}
+		c.Upper = max(st.Ranges[m.r.IntN(len(st.Ranges))].End, st.Cleaned.End)
+		c.Sources = st.Below(c.Upper)
+		o := m.newUpload(n)
+		o.ID.Kind = plan.KindStream
+		c.Objects = []plan.Object{o}
+		c.Items = []plan.Item{{Stream: st.ID, Object: o.ID, Start: c.Sources[0].Start, End: c.Upper}}
+		m.store[o.ID] = []piece{{st.ID, 0, c.Sources[0].Start, c.Upper}}
+		m.send(n, RewriteStreamCommand(c), nil)
+		return
+	}
+}
+
 func (m *moves) trimOne(n *moveNode) {
 	for st := range m.s.StreamsLedBy(n.wal.Epoch) {
 		m.send(n, TrimStreamsCommand([]plan.Trim{{Stream: st.ID, Start: st.Start + mink.Offset(m.r.IntN(6))}}), nil)
@@ -424,9 +458,26 @@ func (m *moves) holds(id plan.ObjectID, stream mink.StreamID, start, end mink.Of
 	return true
 }
 
+// cuts reports that a range begins or ends within a frame: a reader of the range
+// before it or behind it has the offsets there twice, or never.
+func (m *moves) cuts(st plan.Stream, r plan.Range) bool {
+	begins, ends := r.Start <= st.Start, false
+	for _, p := range m.store[r.Object] {
+		begins = begins || p.stream == st.ID && p.start == r.Start
+		ends = ends || p.stream == st.ID && p.end == r.End
+	}
+	return !begins || !ends
+}
+
 func (m *moves) check() error {
+	if m.broken != nil {
+		return m.broken
+	}
 	for st := range m.s.Streams() {
 		for _, r := range st.Ranges {
+			if m.cuts(st, r) {
+				return fmt.Errorf("stream %d: [%d, %d) of %+v cuts a frame", st.ID, r.Start, r.End, r.Object)
+			}
 			if !m.holds(r.Object, st.ID, max(r.Start, st.Start), r.End) {
 				return fmt.Errorf("stream %d: [%d, %d) is gone from %+v", st.ID, r.Start, r.End, r.Object)
 			}
@@ -464,16 +515,16 @@ func TestMoves(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = 100
 	}
-	var moved, recovered, lost, deleted int
+	var moved, recovered, lost, deleted, rewritten int
 	for seed := range seeds {
 		m, err := runMoves(seed, good, faults{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		moved, recovered, lost, deleted = moved+m.moved, recovered+m.recovered, lost+m.lost, deleted+m.deleted
+		moved, recovered, lost, deleted, rewritten = moved+m.moved, recovered+m.recovered, lost+m.lost, deleted+m.deleted, rewritten+m.rewritten
 	}
-	t.Logf("%d moves, %d recoveries, %d lost answers, %d deletions", moved, recovered, lost, deleted)
-	if n := int(seeds); moved < n || recovered < n || lost < n || deleted < 5*n {
+	t.Logf("%d moves, %d recoveries, %d lost answers, %d deletions, %d rewrites", moved, recovered, lost, deleted, rewritten)
+	if n := int(seeds); moved < n || recovered < n || lost < n || deleted < 5*n || rewritten < n {
 		t.Fatal("the schedules hardly do anything")
 	}
 }
@@ -487,6 +538,8 @@ func TestMovesNoticesFaults(t *testing.T) {
 		"destroy deletes":         {rule: destroyDeletes},
 		"trim deletes referenced": {rule: trimDeletesReferenced},
 		"no parking":              {f: faults{noParking: true}},
+		"no leader fence":         {f: faults{noLeadFence: true}},
+		"no check of sources":     {f: faults{noSources: true}},
 	} {
 		var err error
 		for seed := uint64(0); seed < 300 && err == nil; seed++ {

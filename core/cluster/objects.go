@@ -92,6 +92,42 @@ func (t *txn) replaceObjects(c *clusterpb.ReplaceObjects) *clusterpb.Result {
 	return ok()
 }
 
+// rewriteStream replaces what its leader has rewritten of one stream.
+func (t *txn) rewriteStream(c *clusterpb.RewriteStream) *clusterpb.Result {
+	wal, objects, items, err := manifest(c.GetWal(), c.GetObjects(), c.GetItems())
+	if r := t.checkProposer("rewrite stream", wal); r != nil {
+		return r
+	}
+	if err != nil {
+		return refuseErr(err)
+	}
+	sources, err := rangesOf(c.GetSources())
+	if err != nil {
+		return refuseErr(err)
+	}
+	used, r := t.checkFresh(objects)
+	if r != nil {
+		return r
+	}
+	rewrite := plan.RewriteStream{
+		WAL: wal, Stream: mink.StreamID(c.GetStream()), LeaderEpoch: mink.LeaderEpoch(c.GetLeaderEpoch()),
+		Start: mink.Offset(c.GetStart()), Upper: mink.Offset(c.GetUpper()), Sources: sources, Objects: objects, Items: items,
+		Cleaned: plan.Cleaned{Bytes: c.GetCleanedBytes(), DueMs: c.GetCleanedDueMs()},
+	}
+	if st, found := t.s.streams.get(rewrite.Stream); found && t.s.faults.noLeadFence {
+		rewrite.LeaderEpoch = st.Owner.LeaderEpoch
+	} else if found && t.s.faults.noSources {
+		rewrite.Sources = st.Below(rewrite.Upper)
+	}
+	d, err := plan.ApplyRewriteStream(t.s, rewrite)
+	if err != nil {
+		return refuseErr(err)
+	}
+	t.setWAL(wal.Epoch, func(w *walEntry) { w.used = used })
+	t.apply(d)
+	return ok()
+}
+
 // trimBound is how far a stream may be trimmed. A primary-key bucket is rebuilt
 // from its newest snapshot and the log behind it: without a snapshot, all of it.
 func (t *txn) trimBound(st *plan.Stream) mink.Offset {

@@ -213,6 +213,11 @@ func (m *sim) compare(before, after *State, b *clusterpb.Batch, results []*clust
 		if k := c.GetRelease(); k != nil && results[i].Code == clusterpb.Code_OK {
 			released[mink.StreamID(k.Stream)] = true
 		}
+		if k := c.GetRewriteStream(); k != nil && results[i].Code == clusterpb.Code_OK {
+			if err := checkRewrite(before, mink.NodeEpoch(b.Epoch), k); err != nil && len(b.Commands) == 1 {
+				return err
+			}
+		}
 		if k := c.GetAllocateWriters(); k != nil && results[i].Code == clusterpb.Code_OK && before.nextWriter != after.nextWriter {
 			if results[i].Id <= m.maxID.writer {
 				return fmt.Errorf("writer id %d was given out before", results[i].Id)
@@ -257,8 +262,21 @@ func (m *sim) compare(before, after *State, b *clusterpb.Batch, results []*clust
 	return nil
 }
 
+// checkRewrite: who rewrites a stream leads it, and read what it holds.
+func checkRewrite(before *State, proposer mink.NodeEpoch, c *clusterpb.RewriteStream) error {
+	st, _ := before.Stream(mink.StreamID(c.Stream))
+	if st.Owner.NodeEpoch != proposer || st.Owner.LeaderEpoch != mink.LeaderEpoch(c.LeaderEpoch) {
+		return fmt.Errorf("stream %d was rewritten by epoch %d, leader epoch %d, its owner is %+v", c.Stream, proposer, c.LeaderEpoch, st.Owner)
+	}
+	sources, err := rangesOf(c.Sources)
+	if err != nil || st.Start != mink.Offset(c.Start) || !slices.Equal(sources, st.Below(mink.Offset(c.Upper))) {
+		return fmt.Errorf("stream %+v was rewritten by %v", st, c)
+	}
+	return nil
+}
+
 func compareStream(after *State, old, now plan.Stream, released map[mink.StreamID]bool) error {
-	if now.End < old.End || now.Start < old.Start || now.CheckEnd < old.CheckEnd || now.Bucket != old.Bucket {
+	if now.End < old.End || now.Start < old.Start || now.CheckEnd < old.CheckEnd || now.Cleaned.End < old.Cleaned.End || now.Bucket != old.Bucket {
 		return fmt.Errorf("stream %+v went back to %+v", old, now)
 	}
 	if now.Owner == old.Owner {
@@ -391,6 +409,7 @@ func TestSimulation(t *testing.T) {
 func TestSimulationNoticesFaults(t *testing.T) {
 	for name, f := range map[string]faults{
 		"dedup": {noDedup: true}, "seal": {noSealCheck: true}, "recover once": {recoverTwice: true}, "parking": {noParking: true},
+		"leader fence": {noLeadFence: true}, "sources": {noSources: true},
 		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
 	} {
 		found := false

@@ -144,11 +144,9 @@ func (e *encoder) stream(st *plan.Stream) {
 		Id: int64(st.ID), Table: int64(st.Bucket.Table), Partition: int64(st.Bucket.Partition), Bucket: st.Bucket.Index,
 		Start: int64(st.Start), End: int64(st.End),
 		Owner: int32(st.Owner.Node), OwnerEpoch: int64(st.Owner.NodeEpoch), LeaderEpoch: int32(st.Owner.LeaderEpoch),
-		Ranges:     make([]*clusterpb.Range, len(st.Ranges)),
+		Ranges:     rangesPB(st.Ranges),
 		Checkpoint: objectIDPB(st.Checkpoint), CheckpointEnd: int64(st.CheckEnd),
-	}
-	for i, g := range st.Ranges {
-		r.Ranges[i] = &clusterpb.Range{Object: objectIDPB(g.Object), Start: int64(g.Start), End: int64(g.End)}
+		CleanedEnd: int64(st.Cleaned.End), CleanedBytes: st.Cleaned.Bytes, CleanedDueMs: st.Cleaned.DueMs,
 	}
 	for _, g := range st.Gaps {
 		r.Gaps = append(r.Gaps, &clusterpb.Gap{Start: int64(g.Start), End: int64(g.End)})

@@ -197,6 +197,8 @@ type faults struct {
 	recoverTwice bool // a second RecoverWAL is applied
 	noParking    bool // a slot that nothing names is the object GC's at once
 	noGroupFence bool // any node commits for any group
+	noLeadFence  bool // a former leader rewrites a stream
+	noSources    bool // a rewrite of ranges that are not there any more is applied
 	noMoveCheck  bool // a coordinator's memory of a group outlives its coordination
 }
 

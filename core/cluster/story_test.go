@@ -234,7 +234,7 @@ func (st *story) walOf(epoch mink.NodeEpoch) plan.WALID {
 func (st *story) command(epoch mink.NodeEpoch, words []string) *clusterpb.Command {
 	verb, args := words[0], words[1:]
 	switch verb {
-	case "commit", "replace", "release", "recover", "trim", "forget", "loss":
+	case "commit", "replace", "rewrite", "release", "recover", "trim", "forget", "loss":
 		return st.objectCommand(st.walOf(epoch), verb, args)
 	case "seal":
 		return sealCmd(mink.NodeEpoch(st.num(args[0])), max(0, st.arg(args, "lease")))
@@ -325,6 +325,16 @@ func (st *story) objectCommand(w plan.WALID, verb string, args []string) *cluste
 			c.Sources = append(c.Sources, st.object(w, name).ID)
 		}
 		return ReplaceObjectsCommand(c)
+	case "rewrite":
+		c := plan.RewriteStream{WAL: w, Stream: mink.StreamID(st.num(args[0])), LeaderEpoch: mink.LeaderEpoch(st.arg(args, "leader")),
+			Start: mink.Offset(st.arg(args, "start")), Upper: mink.Offset(st.arg(args, "upper")),
+			Cleaned: plan.Cleaned{Bytes: max(0, st.arg(args, "bytes")), DueMs: max(0, st.arg(args, "due"))}}
+		c.Objects, c.Items = st.places(w, args)
+		for from := range strings.SplitSeq(st.text(args, "from"), "+") {
+			f := placeText.FindStringSubmatch(from)
+			c.Sources = append(c.Sources, plan.Range{Object: st.object(w, f[1]).ID, Start: mink.Offset(st.num(f[4])), End: mink.Offset(st.num(f[5]))})
+		}
+		return RewriteStreamCommand(c)
 	case "release":
 		objects, items := st.places(w, args)
 		return ReleaseCommand(plan.Release{WAL: w, Stream: mink.StreamID(st.num(args[0])), LeaderEpoch: mink.LeaderEpoch(st.arg(args, "leader")),
@@ -524,6 +534,9 @@ func rangesText(st plan.Stream) string {
 	}
 	if !st.Checkpoint.IsZero() {
 		fmt.Fprintf(&b, "checkpoint %s@%d", idText(st.Checkpoint), st.CheckEnd)
+	}
+	if c := st.Cleaned; c != (plan.Cleaned{}) {
+		fmt.Fprintf(&b, " cleaned@%d %d bytes due=%d", c.End, c.Bytes, c.DueMs)
 	}
 	return b.String()
 }

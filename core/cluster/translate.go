@@ -29,6 +29,15 @@ func ReplaceObjectsCommand(c plan.ReplaceObjects) *clusterpb.Command {
 	}}}
 }
 
+// RewriteStreamCommand is the command's wire form.
+func RewriteStreamCommand(c plan.RewriteStream) *clusterpb.Command {
+	return &clusterpb.Command{Kind: &clusterpb.Command_RewriteStream{RewriteStream: &clusterpb.RewriteStream{
+		Wal: walPB(c.WAL), Stream: int64(c.Stream), LeaderEpoch: int32(c.LeaderEpoch), Start: int64(c.Start), Upper: int64(c.Upper),
+		Sources: rangesPB(c.Sources), Objects: objectsPB(c.Objects), Items: itemsPB(c.Items, c.Objects),
+		CleanedBytes: c.Cleaned.Bytes, CleanedDueMs: c.Cleaned.DueMs,
+	}}}
+}
+
 // RecoverWALCommand is the command's wire form.
 func RecoverWALCommand(c plan.RecoverWAL) *clusterpb.Command {
 	return &clusterpb.Command{Kind: &clusterpb.Command_RecoverWal{RecoverWal: &clusterpb.RecoverWAL{
@@ -140,6 +149,26 @@ func objectsOf(list []*clusterpb.Object, w plan.WALID) ([]plan.Object, error) {
 		if out[i], err = object(o, w); err != nil {
 			return nil, err
 		}
+	}
+	return out, nil
+}
+
+func rangesPB(ranges []plan.Range) []*clusterpb.Range {
+	out := make([]*clusterpb.Range, len(ranges))
+	for i, r := range ranges {
+		out[i] = &clusterpb.Range{Object: objectIDPB(r.Object), Start: int64(r.Start), End: int64(r.End)}
+	}
+	return out
+}
+
+func rangesOf(list []*clusterpb.Range) ([]plan.Range, error) {
+	var out []plan.Range
+	for _, r := range list {
+		id, err := objectID(r.GetObject())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, plan.Range{Object: id, Start: mink.Offset(r.GetStart()), End: mink.Offset(r.GetEnd())})
 	}
 	return out, nil
 }

@@ -33,6 +33,10 @@ func (m meta) ReplaceObjects(ctx context.Context, c plan.ReplaceObjects) error {
 	return m.propose(ctx, cluster.ReplaceObjectsCommand(c))
 }
 
+func (m meta) RewriteStream(ctx context.Context, c plan.RewriteStream) error {
+	return m.propose(ctx, cluster.RewriteStreamCommand(c))
+}
+
 func (m meta) TrimStreams(ctx context.Context, trims []plan.Trim) error {
 	return m.propose(ctx, cluster.TrimStreamsCommand(trims))
 }

@@ -68,6 +68,7 @@ func engineFigures(e stream.Stats) []ops.Figure {
 		counter("mink_stream_reads_total", "Ranged reads from the store.", e.Gets),
 		counter("mink_stream_read_bytes_total", "Bytes read from the store.", e.GetBytes),
 		counter("mink_stream_compactions_total", "Merges committed.", e.Compactions),
+		counter("mink_stream_rewrites_total", "Buckets of compacted topics cleaned.", e.Rewrites),
 		counter("mink_stream_objects_deleted_total", "Destroyed objects deleted from the store.", e.ObjectsDeleted),
 		counter("mink_wal_slots_deleted_total", "Write-ahead objects deleted from the store.", e.SlotsDeleted),
 		counter("mink_stream_orphans_deleted_total", "Objects of ended epochs that nothing named, deleted.", e.OrphansDeleted),

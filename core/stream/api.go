@@ -35,6 +35,7 @@ type Meta interface {
 	Changed(index uint64) <-chan struct{}
 	CommitObjects(context.Context, plan.CommitObjects) error
 	ReplaceObjects(context.Context, plan.ReplaceObjects) error
+	RewriteStream(context.Context, plan.RewriteStream) error
 	TrimStreams(context.Context, []plan.Trim) error
 	// ForgetObjects drops destroyed objects from the state after their deletion;
 	// given none, it only goes through the log.
@@ -77,6 +78,18 @@ type ReadResult struct {
 	Next          mink.Offset
 	Start         mink.Offset // log start
 	HighWatermark mink.Offset
+}
+
+// Rewrite is other frames for the offsets of one stream below Upper.
+type Rewrite struct {
+	// Upper is where they end: a frame's start, at most Stream.CleanLimit's.
+	Upper mink.Offset
+	// Frames makes the new frames out of the old ones, both in offset order. A new
+	// frame covers the offsets of one old frame or of several that follow one another,
+	// and is made when the last of them has been read. The new ones' bytes are copied.
+	Frames func(old iter.Seq2[Frame, error]) iter.Seq2[Frame, error]
+	// DueMs is asked when the frames have ended: plan.Cleaned.DueMs.
+	DueMs func() int64
 }
 
 // Folder turns frames into a stream's checkpoint: a pure function of the log.

@@ -213,28 +213,16 @@ func (e *Engine) merge(ctx context.Context, view View, job plan.Job) error {
 		return err
 	}
 	err = e.deps.Meta.ReplaceObjects(ctx, command)
-	switch {
-	case err == nil:
-		e.stats.compactions.Add(1)
-		// Fresh outputs are live: a frame that a trim cut through cannot be halved,
-		// so looking again before the ranges change would never end.
-		now := e.deps.Meta.View()
-		for _, o := range m.objects {
-			e.compaction.checked[o.ID] = e.mark(now.ObjectRanges(o.ID))
-		}
-		return nil
-	case errors.Is(err, mink.ErrFenced):
-		e.fail(fmt.Errorf("replace objects by wal %s: %w", e.deps.WAL, err))
-	case refused(err):
-		keys := make([]string, 0, len(m.written))
-		for _, o := range m.written {
-			keys = append(keys, o.Key())
-		}
-		if _, derr := deleteEach(ctx, e.deps.Objects, keys); derr != nil {
-			e.abandon(m.written)
-		}
-	default:
-		e.abandon(m.written)
+	m.settle(ctx, err)
+	if err != nil {
+		return fmt.Errorf("replace %d objects: %w", len(job.Sources), err)
 	}
-	return fmt.Errorf("replace %d objects: %w", len(job.Sources), err)
+	e.stats.compactions.Add(1)
+	// Fresh outputs are live: a frame that a trim cut through cannot be halved, so
+	// looking again before the ranges change would never end.
+	now := e.deps.Meta.View()
+	for _, o := range m.objects {
+		e.compaction.checked[o.ID] = e.mark(now.ObjectRanges(o.ID))
+	}
+	return nil
 }

@@ -92,8 +92,12 @@ func (w *world) life(n *node) {
 		}
 		_ = n.UploadNow(ctx)
 		switch round {
+		case 2, 6, 7:
+			_ = rewrite(open[1])
 		case 3:
 			_ = open[0].Trim(ctx, 3)
+		case 4:
+			_ = rewrite(open[0])
 		case 5:
 			put(open[2])
 			w.move(n, open, 2)
@@ -102,6 +106,8 @@ func (w *world) life(n *node) {
 	put(open[1])
 	time.Sleep(11 * time.Minute)
 	_ = n.CompactNow(ctx)
+	_ = rewrite(open[0]) // what a merge made, cut by a trim
+	_ = rewrite(open[2])
 	_ = n.CleanNow(ctx)
 	time.Sleep(10 * time.Minute)
 	_ = n.CleanNow(ctx)
@@ -203,6 +209,9 @@ func eachInterrupt(t *testing.T, f func(*testing.T, *interrupt), kinds []*interr
 		w.life(n)
 		if n.store.Stats().Parts == 0 {
 			t.Error("no merge wrote parts")
+		}
+		if got := n.Stats().Rewrites; got != 6 {
+			t.Errorf("%d rewrites of 6", got)
 		}
 		if err := n.stop(); err != nil {
 			t.Fatal(err)

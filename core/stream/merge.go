@@ -3,9 +3,7 @@ package stream
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/core/stream/plan"
@@ -24,21 +22,14 @@ import (
 // ends the merge. Memory: one buffer per source that is being read (of a run, one
 // object at a time), the indexes, and the output being made, or a part of it.
 type merger struct {
-	engine  *Engine
+	outputs
 	view    View
 	job     plan.Job
 	sources map[plan.ObjectID]*input
-	kind    plan.ObjectKind
-	created int64 // the same for all outputs: they are one run
-
-	out     *output // nil: none is begun
-	items   []plan.Item
-	objects []plan.Object
-	written []plan.Object
 }
 
 func newMerger(e *Engine, view View, job plan.Job) *merger {
-	m := &merger{engine: e, view: view, job: job, sources: map[plan.ObjectID]*input{}, created: time.Now().UnixMilli(), kind: plan.KindStream}
+	m := &merger{outputs: newOutputs(e, plan.KindStream, job.Tier), view: view, job: job, sources: map[plan.ObjectID]*input{}}
 	for _, id := range job.Sources {
 		if id.Kind != plan.KindStream {
 			m.kind = plan.KindStreamSet
@@ -106,14 +97,6 @@ func (m *merger) stream(ctx context.Context, id mink.StreamID) error {
 	return nil
 }
 
-// makeRoom finishes the output if so many bytes of blocks more are too many.
-func (m *merger) makeRoom(ctx context.Context, n int64) error {
-	if m.out == nil || !m.out.full(n) {
-		return nil
-	}
-	return m.finish(ctx)
-}
-
 // bytes is about what the stream has in the sources.
 func (m *merger) bytes(v plan.Stream) (n int64) {
 	for _, r := range v.Ranges {
@@ -123,20 +106,6 @@ func (m *merger) bytes(v plan.Stream) (n int64) {
 		}
 	}
 	return n
-}
-
-func (m *merger) output() *output {
-	if m.out == nil {
-		m.out = m.engine.newOutput(object.Header{
-			Kind: m.kind, WAL: m.engine.deps.WAL, Seq: m.engine.uploads.objectSeq.Add(1), Nonce: rand.Uint64(), CreatedMs: m.created,
-		})
-	}
-	return m.out
-}
-
-// id is that of the output, which is begun.
-func (m *merger) id() plan.ObjectID {
-	return plan.ObjectID{Epoch: m.engine.deps.WAL.Epoch, Kind: m.kind, Seq: m.out.header.Seq}
 }
 
 // copyRange copies the frames of r that are not trimmed. A block that is live
@@ -159,7 +128,7 @@ func (m *merger) copyRange(ctx context.Context, in *input, v plan.Stream, r plan
 		}
 		whole := b.Start >= r.Start && b.Start >= v.Start && b.End() <= r.End
 		if whole && b.EncLen >= object.BlockTarget/2 {
-			if at, first, err = m.expect(in, v.ID, b.Start, b.End(), at, first, r); err != nil {
+			if at, first, err = in.expect(v.ID, b.Start, b.End(), at, first, r); err != nil {
 				return err
 			}
 			if err := m.output().b.AddEncodedBlock(*b, raw); err != nil {
@@ -180,7 +149,7 @@ func (m *merger) copyRange(ctx context.Context, in *input, v plan.Stream, r plan
 			if f.End() <= at || f.Start >= r.End {
 				continue
 			}
-			if at, first, err = m.expect(in, v.ID, f.Start, f.End(), at, first, r); err != nil {
+			if at, first, err = in.expect(v.ID, f.Start, f.End(), at, first, r); err != nil {
 				return err
 			}
 			if err := m.output().b.AddFrame(v.ID, f); err != nil {
@@ -198,54 +167,6 @@ func (m *merger) copyRange(ctx context.Context, in *input, v plan.Stream, r plan
 		return in.wrong(v.ID, at, fmt.Errorf("metadata says [%d, %d): %w", r.Start, r.End, mink.ErrCorrupt))
 	}
 	return nil
-}
-
-// expect checks that [start, end) goes on at `at`; the first frame may begin
-// below it (a trim within it).
-func (m *merger) expect(in *input, id mink.StreamID, start, end, at mink.Offset, first bool, r plan.Range) (mink.Offset, bool, error) {
-	if start > at || start < at && !first || end <= at || end > r.End {
-		return at, first, in.wrong(id, start, fmt.Errorf("found [%d, %d) where %d was expected, range [%d, %d): %w", start, end, at, r.Start, r.End, mink.ErrCorrupt))
-	}
-	return end, false, nil
-}
-
-// place notes that the output holds [start, end).
-func (m *merger) place(id mink.StreamID, start, end mink.Offset) {
-	if n := len(m.items); n > 0 {
-		last := &m.items[n-1]
-		if last.Stream == id && last.Object == m.id() && last.End == start && !last.Checkpoint {
-			last.End = end
-			return
-		}
-	}
-	m.items = append(m.items, plan.Item{Stream: id, Object: m.id(), Start: start, End: end})
-}
-
-// finish writes the output, if there is one.
-func (m *merger) finish(ctx context.Context) error {
-	if m.out == nil {
-		return nil
-	}
-	chunks, sum, err := m.out.b.Finish(m.out.header)
-	if err != nil {
-		return err
-	}
-	o := sum.Object(m.job.Tier)
-	m.written = append(m.written, o)
-	if err := m.out.finish(ctx, o, chunks, sum.CRC); err != nil {
-		return err
-	}
-	m.out = nil
-	m.objects = append(m.objects, o)
-	return nil
-}
-
-// giveUp leaves what was written to the sweep, after an error.
-func (m *merger) giveUp(ctx context.Context) {
-	m.engine.abandon(m.written)
-	if m.out != nil {
-		m.out.abort(ctx)
-	}
 }
 
 // input reads one source front to back, through two buffers: blocks and
@@ -308,6 +229,15 @@ func (in *input) checkpoint(ctx context.Context, v plan.Stream) ([]byte, error) 
 		return nil, in.wrong(v.ID, v.CheckEnd, err)
 	}
 	return data, nil
+}
+
+// expect checks that [start, end) goes on at `at`; the first frame may begin
+// below it (a trim within it).
+func (in *input) expect(id mink.StreamID, start, end, at mink.Offset, first bool, r plan.Range) (mink.Offset, bool, error) {
+	if start > at || start < at && !first || end <= at || end > r.End {
+		return at, first, in.wrong(id, start, fmt.Errorf("found [%d, %d) where %d was expected, range [%d, %d): %w", start, end, at, r.Start, r.End, mink.ErrCorrupt))
+	}
+	return end, false, nil
 }
 
 func (in *input) wrong(id mink.StreamID, at mink.Offset, err error) error {

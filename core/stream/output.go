@@ -2,11 +2,15 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"time"
 
 	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
@@ -142,4 +146,103 @@ func (o *output) abort(ctx context.Context) {
 		return
 	}
 	o.engine.leave(leftover{key: o.key(), upload: o.upload})
+}
+
+// outputs are the objects that one job makes, one after the other, and what its
+// command says of them.
+type outputs struct {
+	engine  *Engine
+	kind    plan.ObjectKind
+	tier    uint8
+	created int64 // the same for all of them: they are one run
+
+	out     *output // nil: none is begun
+	items   []plan.Item
+	objects []plan.Object
+	written []plan.Object
+}
+
+func newOutputs(e *Engine, kind plan.ObjectKind, tier uint8) outputs {
+	return outputs{engine: e, kind: kind, tier: tier, created: time.Now().UnixMilli()}
+}
+
+// makeRoom finishes the output if so many bytes of blocks more are too many.
+func (o *outputs) makeRoom(ctx context.Context, n int64) error {
+	if o.out == nil || !o.out.full(n) {
+		return nil
+	}
+	return o.finish(ctx)
+}
+
+func (o *outputs) output() *output {
+	if o.out == nil {
+		o.out = o.engine.newOutput(object.Header{
+			Kind: o.kind, WAL: o.engine.deps.WAL, Seq: o.engine.uploads.objectSeq.Add(1), Nonce: rand.Uint64(), CreatedMs: o.created,
+		})
+	}
+	return o.out
+}
+
+// id is that of the output, which is begun.
+func (o *outputs) id() plan.ObjectID {
+	return plan.ObjectID{Epoch: o.engine.deps.WAL.Epoch, Kind: o.kind, Seq: o.out.header.Seq}
+}
+
+// place notes that the output holds [start, end).
+func (o *outputs) place(id mink.StreamID, start, end mink.Offset) {
+	if n := len(o.items); n > 0 {
+		last := &o.items[n-1]
+		if last.Stream == id && last.Object == o.id() && last.End == start && !last.Checkpoint {
+			last.End = end
+			return
+		}
+	}
+	o.items = append(o.items, plan.Item{Stream: id, Object: o.id(), Start: start, End: end})
+}
+
+// finish writes the output, if there is one.
+func (o *outputs) finish(ctx context.Context) error {
+	if o.out == nil {
+		return nil
+	}
+	chunks, sum, err := o.out.b.Finish(o.out.header)
+	if err != nil {
+		return err
+	}
+	made := sum.Object(o.tier)
+	o.written = append(o.written, made)
+	if err := o.out.finish(ctx, made, chunks, sum.CRC); err != nil {
+		return err
+	}
+	o.out = nil
+	o.objects = append(o.objects, made)
+	return nil
+}
+
+// settle looks after the outputs once their command was answered: they are named, or
+// refused and deleted again, or left to the sweep when nobody knows.
+func (o *outputs) settle(ctx context.Context, err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, mink.ErrFenced):
+		o.engine.fail(fmt.Errorf("objects of wal %s: %w", o.engine.deps.WAL, err))
+	case refused(err):
+		keys := make([]string, 0, len(o.written))
+		for _, w := range o.written {
+			keys = append(keys, w.Key())
+		}
+		if _, derr := deleteEach(ctx, o.engine.deps.Objects, keys); derr != nil {
+			o.engine.abandon(o.written)
+		}
+	default:
+		o.engine.abandon(o.written)
+	}
+}
+
+// giveUp leaves what was written to the sweep, after an error.
+func (o *outputs) giveUp(ctx context.Context) {
+	o.engine.abandon(o.written)
+	if o.out != nil {
+		o.out.abort(ctx)
+	}
 }

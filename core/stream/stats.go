@@ -22,6 +22,7 @@ type Stats struct {
 	Gets            int64  // ranged reads
 	GetBytes        int64  //
 	Compactions     int64  // merges committed
+	Rewrites        int64  // streams rewritten
 	ObjectsDeleted  int64  // destroyed objects
 	SlotsDeleted    int64  // WAL slots
 	OrphansDeleted  int64  // by the sweep
@@ -31,8 +32,8 @@ type Stats struct {
 }
 
 type counters struct {
-	bulks, bulkBytes, puts, putBytes, gets, getBytes          atomic.Int64
-	compactions, objectsDeleted, slotsDeleted, orphansDeleted atomic.Int64
+	bulks, bulkBytes, puts, putBytes, gets, getBytes                    atomic.Int64
+	compactions, rewrites, objectsDeleted, slotsDeleted, orphansDeleted atomic.Int64
 }
 
 // Stats answers a snapshot; it waits for no I/O.
@@ -41,7 +42,7 @@ func (e *Engine) Stats() Stats {
 		Bulks: e.stats.bulks.Load(), BulkBytes: e.stats.bulkBytes.Load(),
 		Puts: e.stats.puts.Load(), PutBytes: e.stats.putBytes.Load(),
 		Gets: e.stats.gets.Load(), GetBytes: e.stats.getBytes.Load(),
-		Compactions: e.stats.compactions.Load(), ObjectsDeleted: e.stats.objectsDeleted.Load(),
+		Compactions: e.stats.compactions.Load(), Rewrites: e.stats.rewrites.Load(), ObjectsDeleted: e.stats.objectsDeleted.Load(),
 		SlotsDeleted: e.stats.slotsDeleted.Load(), OrphansDeleted: e.stats.orphansDeleted.Load(),
 		Blocks: e.blocks.Stats(), Indexes: e.indexes.Stats(),
 	}

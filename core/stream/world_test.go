@@ -9,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -119,6 +120,10 @@ func (m *nodeMeta) CommitObjects(ctx context.Context, c plan.CommitObjects) erro
 
 func (m *nodeMeta) ReplaceObjects(ctx context.Context, c plan.ReplaceObjects) error {
 	return m.around("replace", func() error { return m.Meta.ReplaceObjects(ctx, c) })
+}
+
+func (m *nodeMeta) RewriteStream(ctx context.Context, c plan.RewriteStream) error {
+	return m.around("rewrite", func() error { return m.Meta.RewriteStream(ctx, c) })
 }
 
 func (m *nodeMeta) TrimStreams(ctx context.Context, c []plan.Trim) error {
@@ -289,7 +294,7 @@ func (w *world) compare(s *stream.Stream, maxBytes int) error {
 		if res.Next <= at {
 			return fmt.Errorf("stream %d: a read at %d goes on at %d", s.ID(), at, res.Next)
 		}
-		for _, f := range res.Frames {
+		for _, f := range unjoin(s.ID(), res.Frames) {
 			if at = f.Start; string(f.Bytes) != string(payload(s.ID(), at, len(f.Bytes))) {
 				return fmt.Errorf("stream %d: wrong bytes at %d", s.ID(), at)
 			}
@@ -311,6 +316,86 @@ func (w *world) compare(s *stream.Stream, maxBytes int) error {
 		}
 	}
 	return nil
+}
+
+// joinMark begins a frame that a test's rewrite made of several: their start, span and
+// size follow.
+const joinMark = "joined\x00\x00"
+
+// join makes one frame of at most joinMax frames that follow one another.
+func join(id mink.StreamID, old iter.Seq2[stream.Frame, error]) iter.Seq2[stream.Frame, error] {
+	return func(yield func(stream.Frame, error) bool) {
+		var held []stream.Frame
+		flush := func() bool {
+			if len(held) == 0 {
+				return true
+			}
+			out := held[0]
+			out.Bytes = []byte(joinMark)
+			for _, f := range held {
+				out.Bytes = binary.LittleEndian.AppendUint64(out.Bytes, uint64(f.Start))
+				out.Bytes = binary.LittleEndian.AppendUint64(out.Bytes, f.Span)
+				out.Bytes = binary.LittleEndian.AppendUint64(out.Bytes, uint64(len(f.Bytes)))
+			}
+			last := held[len(held)-1]
+			out.Span = uint64(last.End() - out.Start)
+			out.CommitTimestamp, out.MaxTimestamp = last.CommitTimestamp, last.MaxTimestamp
+			held = held[:0]
+			return yield(out, nil)
+		}
+		for f, err := range old {
+			if err != nil {
+				yield(f, err)
+				return
+			}
+			parts := unjoin(id, []stream.Frame{f})
+			if string(parts[0].Bytes) != string(payload(id, parts[0].Start, len(parts[0].Bytes))) {
+				yield(f, fmt.Errorf("stream %d: wrong bytes at %d to rewrite", id, f.Start))
+				return
+			}
+			if n := len(held); n > 0 && (held[n-1].End() != f.Start || held[n-1].LeaderEpoch != f.LeaderEpoch || n+len(parts) > joinMax) && !flush() {
+				return
+			}
+			held = append(held, parts...)
+		}
+		flush()
+	}
+}
+
+const joinMax = 7
+
+// unjoin gives joined frames back as they were.
+func unjoin(id mink.StreamID, frames []stream.Frame) (out []stream.Frame) {
+	for _, f := range frames {
+		if !strings.HasPrefix(string(f.Bytes), joinMark) {
+			out = append(out, f)
+			continue
+		}
+		for b := f.Bytes[len(joinMark):]; len(b) > 0; b = b[24:] {
+			part := f
+			part.Start, part.Span = mink.Offset(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint64(b[8:])
+			part.Bytes = payload(id, part.Start, int(binary.LittleEndian.Uint64(b[16:])))
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+func joining(id mink.StreamID, upper mink.Offset) stream.Rewrite {
+	return stream.Rewrite{
+		Upper: upper, DueMs: func() int64 { return 7 },
+		Frames: func(old iter.Seq2[stream.Frame, error]) iter.Seq2[stream.Frame, error] { return join(id, old) },
+	}
+}
+
+// rewrite joins what may be rewritten of a stream.
+func rewrite(s *stream.Stream) error {
+	upper, _, err := s.CleanLimit()
+	if err != nil || upper <= s.Start() {
+		return err
+	}
+	_, err = s.Rewrite(context.Background(), joining(s.ID(), upper))
+	return err
 }
 
 // chain is a Folder whose checkpoint is the next offset and a checksum chained

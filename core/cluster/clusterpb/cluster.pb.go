@@ -183,6 +183,7 @@ type Command struct {
 	//	*Command_TrimStreams
 	//	*Command_ForgetObjects
 	//	*Command_AcceptLoss
+	//	*Command_RewriteStream
 	//	*Command_CreateDatabase
 	//	*Command_DropDatabase
 	//	*Command_CreateTable
@@ -328,6 +329,15 @@ func (x *Command) GetAcceptLoss() *AcceptLoss {
 	if x != nil {
 		if x, ok := x.Kind.(*Command_AcceptLoss); ok {
 			return x.AcceptLoss
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRewriteStream() *RewriteStream {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_RewriteStream); ok {
+			return x.RewriteStream
 		}
 	}
 	return nil
@@ -539,6 +549,10 @@ type Command_AcceptLoss struct {
 	AcceptLoss *AcceptLoss `protobuf:"bytes,14,opt,name=accept_loss,json=acceptLoss,proto3,oneof"`
 }
 
+type Command_RewriteStream struct {
+	RewriteStream *RewriteStream `protobuf:"bytes,15,opt,name=rewrite_stream,json=rewriteStream,proto3,oneof"`
+}
+
 type Command_CreateDatabase struct {
 	CreateDatabase *CreateDatabase `protobuf:"bytes,20,opt,name=create_database,json=createDatabase,proto3,oneof"`
 }
@@ -630,6 +644,8 @@ func (*Command_TrimStreams) isCommand_Kind() {}
 func (*Command_ForgetObjects) isCommand_Kind() {}
 
 func (*Command_AcceptLoss) isCommand_Kind() {}
+
+func (*Command_RewriteStream) isCommand_Kind() {}
 
 func (*Command_CreateDatabase) isCommand_Kind() {}
 
@@ -1464,6 +1480,123 @@ func (x *ReplaceObjects) GetItems() *Items {
 	return nil
 }
 
+// A stream's leader puts rewritten frames in the place of [start, upper).
+type RewriteStream struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wal           *WALID                 `protobuf:"bytes,1,opt,name=wal,proto3" json:"wal,omitempty"`
+	Stream        int64                  `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	Start         int64                  `protobuf:"varint,4,opt,name=start,proto3" json:"start,omitempty"`
+	Upper         int64                  `protobuf:"varint,5,opt,name=upper,proto3" json:"upper,omitempty"`
+	Sources       []*Range               `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"` // the ranges that were read, the last one cut at upper
+	Objects       []*Object              `protobuf:"bytes,7,rep,name=objects,proto3" json:"objects,omitempty"`
+	Items         *Items                 `protobuf:"bytes,8,opt,name=items,proto3" json:"items,omitempty"`
+	CleanedBytes  int64                  `protobuf:"varint,9,opt,name=cleaned_bytes,json=cleanedBytes,proto3" json:"cleaned_bytes,omitempty"`    // of the frames that are left
+	CleanedDueMs  int64                  `protobuf:"varint,10,opt,name=cleaned_due_ms,json=cleanedDueMs,proto3" json:"cleaned_due_ms,omitempty"` // when the last tombstone among them may go; 0: none is left
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RewriteStream) Reset() {
+	*x = RewriteStream{}
+	mi := &file_cluster_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RewriteStream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RewriteStream) ProtoMessage() {}
+
+func (x *RewriteStream) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RewriteStream.ProtoReflect.Descriptor instead.
+func (*RewriteStream) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RewriteStream) GetWal() *WALID {
+	if x != nil {
+		return x.Wal
+	}
+	return nil
+}
+
+func (x *RewriteStream) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *RewriteStream) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *RewriteStream) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *RewriteStream) GetUpper() int64 {
+	if x != nil {
+		return x.Upper
+	}
+	return 0
+}
+
+func (x *RewriteStream) GetSources() []*Range {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *RewriteStream) GetObjects() []*Object {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *RewriteStream) GetItems() *Items {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *RewriteStream) GetCleanedBytes() int64 {
+	if x != nil {
+		return x.CleanedBytes
+	}
+	return 0
+}
+
+func (x *RewriteStream) GetCleanedDueMs() int64 {
+	if x != nil {
+		return x.CleanedDueMs
+	}
+	return 0
+}
+
 type RecoverWAL struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Wal           *WALID                 `protobuf:"bytes,1,opt,name=wal,proto3" json:"wal,omitempty"`
@@ -1479,7 +1612,7 @@ type RecoverWAL struct {
 
 func (x *RecoverWAL) Reset() {
 	*x = RecoverWAL{}
-	mi := &file_cluster_proto_msgTypes[13]
+	mi := &file_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1624,7 @@ func (x *RecoverWAL) String() string {
 func (*RecoverWAL) ProtoMessage() {}
 
 func (x *RecoverWAL) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[13]
+	mi := &file_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1637,7 @@ func (x *RecoverWAL) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverWAL.ProtoReflect.Descriptor instead.
 func (*RecoverWAL) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{13}
+	return file_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RecoverWAL) GetWal() *WALID {
@@ -1571,7 +1704,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1716,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1729,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Release) GetWal() *WALID {
@@ -1657,7 +1790,7 @@ type TrimStreams struct {
 
 func (x *TrimStreams) Reset() {
 	*x = TrimStreams{}
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1802,7 @@ func (x *TrimStreams) String() string {
 func (*TrimStreams) ProtoMessage() {}
 
 func (x *TrimStreams) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1815,7 @@ func (x *TrimStreams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimStreams.ProtoReflect.Descriptor instead.
 func (*TrimStreams) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TrimStreams) GetTrims() []*Trim {
@@ -1702,7 +1835,7 @@ type Trim struct {
 
 func (x *Trim) Reset() {
 	*x = Trim{}
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1847,7 @@ func (x *Trim) String() string {
 func (*Trim) ProtoMessage() {}
 
 func (x *Trim) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1860,7 @@ func (x *Trim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trim.ProtoReflect.Descriptor instead.
 func (*Trim) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Trim) GetStream() int64 {
@@ -1753,7 +1886,7 @@ type ForgetObjects struct {
 
 func (x *ForgetObjects) Reset() {
 	*x = ForgetObjects{}
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1898,7 @@ func (x *ForgetObjects) String() string {
 func (*ForgetObjects) ProtoMessage() {}
 
 func (x *ForgetObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1911,7 @@ func (x *ForgetObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetObjects.ProtoReflect.Descriptor instead.
 func (*ForgetObjects) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ForgetObjects) GetObjects() []*ObjectID {
@@ -1801,7 +1934,7 @@ type AcceptLoss struct {
 
 func (x *AcceptLoss) Reset() {
 	*x = AcceptLoss{}
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1946,7 @@ func (x *AcceptLoss) String() string {
 func (*AcceptLoss) ProtoMessage() {}
 
 func (x *AcceptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1959,7 @@ func (x *AcceptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLoss.ProtoReflect.Descriptor instead.
 func (*AcceptLoss) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AcceptLoss) GetWal() *WALID {
@@ -1861,7 +1994,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +2006,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +2019,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Gap) GetStream() int64 {
@@ -1920,7 +2053,7 @@ type CreateDatabase struct {
 
 func (x *CreateDatabase) Reset() {
 	*x = CreateDatabase{}
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2065,7 @@ func (x *CreateDatabase) String() string {
 func (*CreateDatabase) ProtoMessage() {}
 
 func (x *CreateDatabase) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2078,7 @@ func (x *CreateDatabase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateDatabase.ProtoReflect.Descriptor instead.
 func (*CreateDatabase) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateDatabase) GetName() string {
@@ -1973,7 +2106,7 @@ type DropDatabase struct {
 
 func (x *DropDatabase) Reset() {
 	*x = DropDatabase{}
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2118,7 @@ func (x *DropDatabase) String() string {
 func (*DropDatabase) ProtoMessage() {}
 
 func (x *DropDatabase) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2131,7 @@ func (x *DropDatabase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDatabase.ProtoReflect.Descriptor instead.
 func (*DropDatabase) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DropDatabase) GetName() string {
@@ -2035,7 +2168,7 @@ type CreateTable struct {
 
 func (x *CreateTable) Reset() {
 	*x = CreateTable{}
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2180,7 @@ func (x *CreateTable) String() string {
 func (*CreateTable) ProtoMessage() {}
 
 func (x *CreateTable) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2193,7 @@ func (x *CreateTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTable.ProtoReflect.Descriptor instead.
 func (*CreateTable) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{22}
+	return file_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateTable) GetDescriptor_() []byte {
@@ -2095,7 +2228,7 @@ type AlterTable struct {
 
 func (x *AlterTable) Reset() {
 	*x = AlterTable{}
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2240,7 @@ func (x *AlterTable) String() string {
 func (*AlterTable) ProtoMessage() {}
 
 func (x *AlterTable) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2253,7 @@ func (x *AlterTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterTable.ProtoReflect.Descriptor instead.
 func (*AlterTable) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{23}
+	return file_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AlterTable) GetTable() int64 {
@@ -2154,7 +2287,7 @@ type DropTable struct {
 
 func (x *DropTable) Reset() {
 	*x = DropTable{}
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2299,7 @@ func (x *DropTable) String() string {
 func (*DropTable) ProtoMessage() {}
 
 func (x *DropTable) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2312,7 @@ func (x *DropTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTable.ProtoReflect.Descriptor instead.
 func (*DropTable) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{24}
+	return file_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DropTable) GetTable() int64 {
@@ -2208,7 +2341,7 @@ type CreatePartition struct {
 
 func (x *CreatePartition) Reset() {
 	*x = CreatePartition{}
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2353,7 @@ func (x *CreatePartition) String() string {
 func (*CreatePartition) ProtoMessage() {}
 
 func (x *CreatePartition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2366,7 @@ func (x *CreatePartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartition.ProtoReflect.Descriptor instead.
 func (*CreatePartition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{25}
+	return file_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CreatePartition) GetTable() int64 {
@@ -2274,7 +2407,7 @@ type ClosePartition struct {
 
 func (x *ClosePartition) Reset() {
 	*x = ClosePartition{}
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2419,7 @@ func (x *ClosePartition) String() string {
 func (*ClosePartition) ProtoMessage() {}
 
 func (x *ClosePartition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2432,7 @@ func (x *ClosePartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosePartition.ProtoReflect.Descriptor instead.
 func (*ClosePartition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{26}
+	return file_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ClosePartition) GetTable() int64 {
@@ -2327,7 +2460,7 @@ type DropPartition struct {
 
 func (x *DropPartition) Reset() {
 	*x = DropPartition{}
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2472,7 @@ func (x *DropPartition) String() string {
 func (*DropPartition) ProtoMessage() {}
 
 func (x *DropPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2485,7 @@ func (x *DropPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPartition.ProtoReflect.Descriptor instead.
 func (*DropPartition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{27}
+	return file_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DropPartition) GetTable() int64 {
@@ -2386,7 +2519,7 @@ type LeadBuckets struct {
 
 func (x *LeadBuckets) Reset() {
 	*x = LeadBuckets{}
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2531,7 @@ func (x *LeadBuckets) String() string {
 func (*LeadBuckets) ProtoMessage() {}
 
 func (x *LeadBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2544,7 @@ func (x *LeadBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeadBuckets.ProtoReflect.Descriptor instead.
 func (*LeadBuckets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{28}
+	return file_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LeadBuckets) GetLease() int64 {
@@ -2440,7 +2573,7 @@ type Lead struct {
 
 func (x *Lead) Reset() {
 	*x = Lead{}
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2585,7 @@ func (x *Lead) String() string {
 func (*Lead) ProtoMessage() {}
 
 func (x *Lead) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2598,7 @@ func (x *Lead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lead.ProtoReflect.Descriptor instead.
 func (*Lead) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{29}
+	return file_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Lead) GetStream() int64 {
@@ -2505,7 +2638,7 @@ type AllocateWriters struct {
 
 func (x *AllocateWriters) Reset() {
 	*x = AllocateWriters{}
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2650,7 @@ func (x *AllocateWriters) String() string {
 func (*AllocateWriters) ProtoMessage() {}
 
 func (x *AllocateWriters) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2663,7 @@ func (x *AllocateWriters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateWriters.ProtoReflect.Descriptor instead.
 func (*AllocateWriters) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{30}
+	return file_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AllocateWriters) GetCount() int32 {
@@ -2554,7 +2687,7 @@ type CommitProducerOffsets struct {
 
 func (x *CommitProducerOffsets) Reset() {
 	*x = CommitProducerOffsets{}
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2566,7 +2699,7 @@ func (x *CommitProducerOffsets) String() string {
 func (*CommitProducerOffsets) ProtoMessage() {}
 
 func (x *CommitProducerOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2579,7 +2712,7 @@ func (x *CommitProducerOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitProducerOffsets.ProtoReflect.Descriptor instead.
 func (*CommitProducerOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{31}
+	return file_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CommitProducerOffsets) GetProducer() string {
@@ -2622,7 +2755,7 @@ type BucketOffset struct {
 
 func (x *BucketOffset) Reset() {
 	*x = BucketOffset{}
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2767,7 @@ func (x *BucketOffset) String() string {
 func (*BucketOffset) ProtoMessage() {}
 
 func (x *BucketOffset) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2780,7 @@ func (x *BucketOffset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketOffset.ProtoReflect.Descriptor instead.
 func (*BucketOffset) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{32}
+	return file_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BucketOffset) GetTable() int64 {
@@ -2689,7 +2822,7 @@ type ExpireProducerOffsets struct {
 
 func (x *ExpireProducerOffsets) Reset() {
 	*x = ExpireProducerOffsets{}
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2834,7 @@ func (x *ExpireProducerOffsets) String() string {
 func (*ExpireProducerOffsets) ProtoMessage() {}
 
 func (x *ExpireProducerOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2847,7 @@ func (x *ExpireProducerOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireProducerOffsets.ProtoReflect.Descriptor instead.
 func (*ExpireProducerOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{33}
+	return file_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExpireProducerOffsets) GetBeforeMs() int64 {
@@ -2743,7 +2876,7 @@ type CommitGroupOffsets struct {
 
 func (x *CommitGroupOffsets) Reset() {
 	*x = CommitGroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +2888,7 @@ func (x *CommitGroupOffsets) String() string {
 func (*CommitGroupOffsets) ProtoMessage() {}
 
 func (x *CommitGroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +2901,7 @@ func (x *CommitGroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitGroupOffsets.ProtoReflect.Descriptor instead.
 func (*CommitGroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{34}
+	return file_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CommitGroupOffsets) GetGroups() []*GroupCommit {
@@ -2794,7 +2927,7 @@ type GroupCommit struct {
 
 func (x *GroupCommit) Reset() {
 	*x = GroupCommit{}
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +2939,7 @@ func (x *GroupCommit) String() string {
 func (*GroupCommit) ProtoMessage() {}
 
 func (x *GroupCommit) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +2952,7 @@ func (x *GroupCommit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupCommit.ProtoReflect.Descriptor instead.
 func (*GroupCommit) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{35}
+	return file_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GroupCommit) GetGroup() string {
@@ -2872,7 +3005,7 @@ type GroupOffset struct {
 
 func (x *GroupOffset) Reset() {
 	*x = GroupOffset{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2884,7 +3017,7 @@ func (x *GroupOffset) String() string {
 func (*GroupOffset) ProtoMessage() {}
 
 func (x *GroupOffset) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2897,7 +3030,7 @@ func (x *GroupOffset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffset.ProtoReflect.Descriptor instead.
 func (*GroupOffset) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GroupOffset) GetTable() int64 {
@@ -2959,7 +3092,7 @@ type DeleteGroups struct {
 
 func (x *DeleteGroups) Reset() {
 	*x = DeleteGroups{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3104,7 @@ func (x *DeleteGroups) String() string {
 func (*DeleteGroups) ProtoMessage() {}
 
 func (x *DeleteGroups) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3117,7 @@ func (x *DeleteGroups) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroups.ProtoReflect.Descriptor instead.
 func (*DeleteGroups) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeleteGroups) GetGroups() []string {
@@ -3004,7 +3137,7 @@ type DeleteGroupOffsets struct {
 
 func (x *DeleteGroupOffsets) Reset() {
 	*x = DeleteGroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3149,7 @@ func (x *DeleteGroupOffsets) String() string {
 func (*DeleteGroupOffsets) ProtoMessage() {}
 
 func (x *DeleteGroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3162,7 @@ func (x *DeleteGroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupOffsets.ProtoReflect.Descriptor instead.
 func (*DeleteGroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeleteGroupOffsets) GetGroup() string {
@@ -3057,7 +3190,7 @@ type BucketRef struct {
 
 func (x *BucketRef) Reset() {
 	*x = BucketRef{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3202,7 @@ func (x *BucketRef) String() string {
 func (*BucketRef) ProtoMessage() {}
 
 func (x *BucketRef) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3215,7 @@ func (x *BucketRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketRef.ProtoReflect.Descriptor instead.
 func (*BucketRef) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BucketRef) GetTable() int64 {
@@ -3118,7 +3251,7 @@ type ExpireGroups struct {
 
 func (x *ExpireGroups) Reset() {
 	*x = ExpireGroups{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3130,7 +3263,7 @@ func (x *ExpireGroups) String() string {
 func (*ExpireGroups) ProtoMessage() {}
 
 func (x *ExpireGroups) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3143,7 +3276,7 @@ func (x *ExpireGroups) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireGroups.ProtoReflect.Descriptor instead.
 func (*ExpireGroups) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ExpireGroups) GetBeforeMs() int64 {
@@ -3169,7 +3302,7 @@ type SetIncarnation struct {
 
 func (x *SetIncarnation) Reset() {
 	*x = SetIncarnation{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3181,7 +3314,7 @@ func (x *SetIncarnation) String() string {
 func (*SetIncarnation) ProtoMessage() {}
 
 func (x *SetIncarnation) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3194,7 +3327,7 @@ func (x *SetIncarnation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetIncarnation.ProtoReflect.Descriptor instead.
 func (*SetIncarnation) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetIncarnation) GetIncarnation() uint64 {
@@ -3231,7 +3364,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3243,7 +3376,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3256,7 +3389,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{42}
+	return file_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -3504,7 +3637,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3649,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3662,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -3662,7 +3795,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3674,7 +3807,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3687,7 +3820,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Node) GetNode() int32 {
@@ -3777,7 +3910,7 @@ type WALState struct {
 
 func (x *WALState) Reset() {
 	*x = WALState{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3789,7 +3922,7 @@ func (x *WALState) String() string {
 func (*WALState) ProtoMessage() {}
 
 func (x *WALState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3802,7 +3935,7 @@ func (x *WALState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WALState.ProtoReflect.Descriptor instead.
 func (*WALState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WALState) GetId() *WALID {
@@ -3878,7 +4011,7 @@ type LostSlot struct {
 
 func (x *LostSlot) Reset() {
 	*x = LostSlot{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3890,7 +4023,7 @@ func (x *LostSlot) String() string {
 func (*LostSlot) ProtoMessage() {}
 
 func (x *LostSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3903,7 +4036,7 @@ func (x *LostSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
 func (*LostSlot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LostSlot) GetSlot() uint64 {
@@ -3931,7 +4064,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3943,7 +4076,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3956,7 +4089,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{47}
+	return file_cluster_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Database) GetName() string {
@@ -3994,7 +4127,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4006,7 +4139,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4019,7 +4152,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{48}
+	return file_cluster_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Table) GetId() int64 {
@@ -4079,7 +4212,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4091,7 +4224,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4104,7 +4237,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{49}
+	return file_cluster_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Partition) GetId() int64 {
@@ -4171,13 +4304,16 @@ type Stream struct {
 	Gaps          []*Gap                 `protobuf:"bytes,11,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	Checkpoint    *ObjectID              `protobuf:"bytes,12,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	CheckpointEnd int64                  `protobuf:"varint,13,opt,name=checkpoint_end,json=checkpointEnd,proto3" json:"checkpoint_end,omitempty"`
+	CleanedEnd    int64                  `protobuf:"varint,14,opt,name=cleaned_end,json=cleanedEnd,proto3" json:"cleaned_end,omitempty"`
+	CleanedBytes  int64                  `protobuf:"varint,15,opt,name=cleaned_bytes,json=cleanedBytes,proto3" json:"cleaned_bytes,omitempty"`
+	CleanedDueMs  int64                  `protobuf:"varint,16,opt,name=cleaned_due_ms,json=cleanedDueMs,proto3" json:"cleaned_due_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4325,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4338,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{50}
+	return file_cluster_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Stream) GetId() int64 {
@@ -4296,6 +4432,27 @@ func (x *Stream) GetCheckpointEnd() int64 {
 	return 0
 }
 
+func (x *Stream) GetCleanedEnd() int64 {
+	if x != nil {
+		return x.CleanedEnd
+	}
+	return 0
+}
+
+func (x *Stream) GetCleanedBytes() int64 {
+	if x != nil {
+		return x.CleanedBytes
+	}
+	return 0
+}
+
+func (x *Stream) GetCleanedDueMs() int64 {
+	if x != nil {
+		return x.CleanedDueMs
+	}
+	return 0
+}
+
 type Range struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Object        *ObjectID              `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
@@ -4307,7 +4464,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4319,7 +4476,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4332,7 +4489,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{51}
+	return file_cluster_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -4367,7 +4524,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4379,7 +4536,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4392,7 +4549,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{52}
+	return file_cluster_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -4429,7 +4586,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4441,7 +4598,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4454,7 +4611,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{53}
+	return file_cluster_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Producer) GetName() string {
@@ -4505,7 +4662,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4517,7 +4674,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4530,7 +4687,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{54}
+	return file_cluster_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Group) GetName() string {
@@ -4579,7 +4736,7 @@ type GroupOffsets struct {
 
 func (x *GroupOffsets) Reset() {
 	*x = GroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4591,7 +4748,7 @@ func (x *GroupOffsets) String() string {
 func (*GroupOffsets) ProtoMessage() {}
 
 func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4604,7 +4761,7 @@ func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
 func (*GroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{55}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GroupOffsets) GetGroup() string {
@@ -4632,7 +4789,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4644,7 +4801,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4657,7 +4814,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{56}
+	return file_cluster_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -4691,7 +4848,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x12#\n" +
 	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\x12%\n" +
 	"\x0ewriter_version\x18\x04 \x01(\tR\rwriterVersion\x124\n" +
-	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xfe\x0f\n" +
+	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xc7\x10\n" +
 	"\aCommand\x12D\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1d.mink.cluster.v1.RegisterNodeH\x00R\fregisterNode\x128\n" +
 	"\tseal_node\x18\x02 \x01(\v2\x19.mink.cluster.v1.SealNodeH\x00R\bsealNode\x12>\n" +
@@ -4707,7 +4864,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\ftrim_streams\x18\f \x01(\v2\x1c.mink.cluster.v1.TrimStreamsH\x00R\vtrimStreams\x12G\n" +
 	"\x0eforget_objects\x18\r \x01(\v2\x1e.mink.cluster.v1.ForgetObjectsH\x00R\rforgetObjects\x12>\n" +
 	"\vaccept_loss\x18\x0e \x01(\v2\x1b.mink.cluster.v1.AcceptLossH\x00R\n" +
-	"acceptLoss\x12J\n" +
+	"acceptLoss\x12G\n" +
+	"\x0erewrite_stream\x18\x0f \x01(\v2\x1e.mink.cluster.v1.RewriteStreamH\x00R\rrewriteStream\x12J\n" +
 	"\x0fcreate_database\x18\x14 \x01(\v2\x1f.mink.cluster.v1.CreateDatabaseH\x00R\x0ecreateDatabase\x12D\n" +
 	"\rdrop_database\x18\x15 \x01(\v2\x1d.mink.cluster.v1.DropDatabaseH\x00R\fdropDatabase\x12A\n" +
 	"\fcreate_table\x18\x16 \x01(\v2\x1c.mink.cluster.v1.CreateTableH\x00R\vcreateTable\x12>\n" +
@@ -4793,7 +4951,19 @@ const file_cluster_proto_rawDesc = "" +
 	"\bbased_on\x18\x02 \x01(\x04R\abasedOn\x123\n" +
 	"\asources\x18\x03 \x03(\v2\x19.mink.cluster.v1.ObjectIDR\asources\x121\n" +
 	"\aobjects\x18\x04 \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
-	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\"\xe7\x01\n" +
+	"\x05items\x18\x05 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\"\xfe\x02\n" +
+	"\rRewriteStream\x12(\n" +
+	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x16\n" +
+	"\x06stream\x18\x02 \x01(\x03R\x06stream\x12!\n" +
+	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x14\n" +
+	"\x05start\x18\x04 \x01(\x03R\x05start\x12\x14\n" +
+	"\x05upper\x18\x05 \x01(\x03R\x05upper\x120\n" +
+	"\asources\x18\x06 \x03(\v2\x16.mink.cluster.v1.RangeR\asources\x121\n" +
+	"\aobjects\x18\a \x03(\v2\x17.mink.cluster.v1.ObjectR\aobjects\x12,\n" +
+	"\x05items\x18\b \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\x12#\n" +
+	"\rcleaned_bytes\x18\t \x01(\x03R\fcleanedBytes\x12$\n" +
+	"\x0ecleaned_due_ms\x18\n" +
+	" \x01(\x03R\fcleanedDueMs\"\xe7\x01\n" +
 	"\n" +
 	"RecoverWAL\x12(\n" +
 	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x14\n" +
@@ -5004,7 +5174,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06closed\x18\x05 \x01(\bR\x06closed\x12\x1c\n" +
 	"\tautomatic\x18\x06 \x01(\bR\tautomatic\x12\x1d\n" +
 	"\n" +
-	"created_ms\x18\a \x01(\x03R\tcreatedMs\"\xa2\x03\n" +
+	"created_ms\x18\a \x01(\x03R\tcreatedMs\"\x8e\x04\n" +
 	"\x06Stream\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\x03R\x05table\x12\x1c\n" +
@@ -5022,7 +5192,11 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\f \x01(\v2\x19.mink.cluster.v1.ObjectIDR\n" +
 	"checkpoint\x12%\n" +
-	"\x0echeckpoint_end\x18\r \x01(\x03R\rcheckpointEnd\"b\n" +
+	"\x0echeckpoint_end\x18\r \x01(\x03R\rcheckpointEnd\x12\x1f\n" +
+	"\vcleaned_end\x18\x0e \x01(\x03R\n" +
+	"cleanedEnd\x12#\n" +
+	"\rcleaned_bytes\x18\x0f \x01(\x03R\fcleanedBytes\x12$\n" +
+	"\x0ecleaned_due_ms\x18\x10 \x01(\x03R\fcleanedDueMs\"b\n" +
 	"\x05Range\x121\n" +
 	"\x06object\x18\x01 \x01(\v2\x19.mink.cluster.v1.ObjectIDR\x06object\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x10\n" +
@@ -5077,7 +5251,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -5093,136 +5267,142 @@ var file_cluster_proto_goTypes = []any{
 	(*Items)(nil),                 // 11: mink.cluster.v1.Items
 	(*CommitObjects)(nil),         // 12: mink.cluster.v1.CommitObjects
 	(*ReplaceObjects)(nil),        // 13: mink.cluster.v1.ReplaceObjects
-	(*RecoverWAL)(nil),            // 14: mink.cluster.v1.RecoverWAL
-	(*Release)(nil),               // 15: mink.cluster.v1.Release
-	(*TrimStreams)(nil),           // 16: mink.cluster.v1.TrimStreams
-	(*Trim)(nil),                  // 17: mink.cluster.v1.Trim
-	(*ForgetObjects)(nil),         // 18: mink.cluster.v1.ForgetObjects
-	(*AcceptLoss)(nil),            // 19: mink.cluster.v1.AcceptLoss
-	(*Gap)(nil),                   // 20: mink.cluster.v1.Gap
-	(*CreateDatabase)(nil),        // 21: mink.cluster.v1.CreateDatabase
-	(*DropDatabase)(nil),          // 22: mink.cluster.v1.DropDatabase
-	(*CreateTable)(nil),           // 23: mink.cluster.v1.CreateTable
-	(*AlterTable)(nil),            // 24: mink.cluster.v1.AlterTable
-	(*DropTable)(nil),             // 25: mink.cluster.v1.DropTable
-	(*CreatePartition)(nil),       // 26: mink.cluster.v1.CreatePartition
-	(*ClosePartition)(nil),        // 27: mink.cluster.v1.ClosePartition
-	(*DropPartition)(nil),         // 28: mink.cluster.v1.DropPartition
-	(*LeadBuckets)(nil),           // 29: mink.cluster.v1.LeadBuckets
-	(*Lead)(nil),                  // 30: mink.cluster.v1.Lead
-	(*AllocateWriters)(nil),       // 31: mink.cluster.v1.AllocateWriters
-	(*CommitProducerOffsets)(nil), // 32: mink.cluster.v1.CommitProducerOffsets
-	(*BucketOffset)(nil),          // 33: mink.cluster.v1.BucketOffset
-	(*ExpireProducerOffsets)(nil), // 34: mink.cluster.v1.ExpireProducerOffsets
-	(*CommitGroupOffsets)(nil),    // 35: mink.cluster.v1.CommitGroupOffsets
-	(*GroupCommit)(nil),           // 36: mink.cluster.v1.GroupCommit
-	(*GroupOffset)(nil),           // 37: mink.cluster.v1.GroupOffset
-	(*DeleteGroups)(nil),          // 38: mink.cluster.v1.DeleteGroups
-	(*DeleteGroupOffsets)(nil),    // 39: mink.cluster.v1.DeleteGroupOffsets
-	(*BucketRef)(nil),             // 40: mink.cluster.v1.BucketRef
-	(*ExpireGroups)(nil),          // 41: mink.cluster.v1.ExpireGroups
-	(*SetIncarnation)(nil),        // 42: mink.cluster.v1.SetIncarnation
-	(*Record)(nil),                // 43: mink.cluster.v1.Record
-	(*Header)(nil),                // 44: mink.cluster.v1.Header
-	(*Node)(nil),                  // 45: mink.cluster.v1.Node
-	(*WALState)(nil),              // 46: mink.cluster.v1.WALState
-	(*LostSlot)(nil),              // 47: mink.cluster.v1.LostSlot
-	(*Database)(nil),              // 48: mink.cluster.v1.Database
-	(*Table)(nil),                 // 49: mink.cluster.v1.Table
-	(*Partition)(nil),             // 50: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 51: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 52: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 53: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 54: mink.cluster.v1.Producer
-	(*Group)(nil),                 // 55: mink.cluster.v1.Group
-	(*GroupOffsets)(nil),          // 56: mink.cluster.v1.GroupOffsets
-	(*Dedup)(nil),                 // 57: mink.cluster.v1.Dedup
+	(*RewriteStream)(nil),         // 14: mink.cluster.v1.RewriteStream
+	(*RecoverWAL)(nil),            // 15: mink.cluster.v1.RecoverWAL
+	(*Release)(nil),               // 16: mink.cluster.v1.Release
+	(*TrimStreams)(nil),           // 17: mink.cluster.v1.TrimStreams
+	(*Trim)(nil),                  // 18: mink.cluster.v1.Trim
+	(*ForgetObjects)(nil),         // 19: mink.cluster.v1.ForgetObjects
+	(*AcceptLoss)(nil),            // 20: mink.cluster.v1.AcceptLoss
+	(*Gap)(nil),                   // 21: mink.cluster.v1.Gap
+	(*CreateDatabase)(nil),        // 22: mink.cluster.v1.CreateDatabase
+	(*DropDatabase)(nil),          // 23: mink.cluster.v1.DropDatabase
+	(*CreateTable)(nil),           // 24: mink.cluster.v1.CreateTable
+	(*AlterTable)(nil),            // 25: mink.cluster.v1.AlterTable
+	(*DropTable)(nil),             // 26: mink.cluster.v1.DropTable
+	(*CreatePartition)(nil),       // 27: mink.cluster.v1.CreatePartition
+	(*ClosePartition)(nil),        // 28: mink.cluster.v1.ClosePartition
+	(*DropPartition)(nil),         // 29: mink.cluster.v1.DropPartition
+	(*LeadBuckets)(nil),           // 30: mink.cluster.v1.LeadBuckets
+	(*Lead)(nil),                  // 31: mink.cluster.v1.Lead
+	(*AllocateWriters)(nil),       // 32: mink.cluster.v1.AllocateWriters
+	(*CommitProducerOffsets)(nil), // 33: mink.cluster.v1.CommitProducerOffsets
+	(*BucketOffset)(nil),          // 34: mink.cluster.v1.BucketOffset
+	(*ExpireProducerOffsets)(nil), // 35: mink.cluster.v1.ExpireProducerOffsets
+	(*CommitGroupOffsets)(nil),    // 36: mink.cluster.v1.CommitGroupOffsets
+	(*GroupCommit)(nil),           // 37: mink.cluster.v1.GroupCommit
+	(*GroupOffset)(nil),           // 38: mink.cluster.v1.GroupOffset
+	(*DeleteGroups)(nil),          // 39: mink.cluster.v1.DeleteGroups
+	(*DeleteGroupOffsets)(nil),    // 40: mink.cluster.v1.DeleteGroupOffsets
+	(*BucketRef)(nil),             // 41: mink.cluster.v1.BucketRef
+	(*ExpireGroups)(nil),          // 42: mink.cluster.v1.ExpireGroups
+	(*SetIncarnation)(nil),        // 43: mink.cluster.v1.SetIncarnation
+	(*Record)(nil),                // 44: mink.cluster.v1.Record
+	(*Header)(nil),                // 45: mink.cluster.v1.Header
+	(*Node)(nil),                  // 46: mink.cluster.v1.Node
+	(*WALState)(nil),              // 47: mink.cluster.v1.WALState
+	(*LostSlot)(nil),              // 48: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 49: mink.cluster.v1.Database
+	(*Table)(nil),                 // 50: mink.cluster.v1.Table
+	(*Partition)(nil),             // 51: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 52: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 53: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 54: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 55: mink.cluster.v1.Producer
+	(*Group)(nil),                 // 56: mink.cluster.v1.Group
+	(*GroupOffsets)(nil),          // 57: mink.cluster.v1.GroupOffsets
+	(*Dedup)(nil),                 // 58: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,  // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
 	4,  // 1: mink.cluster.v1.Command.register_node:type_name -> mink.cluster.v1.RegisterNode
 	5,  // 2: mink.cluster.v1.Command.seal_node:type_name -> mink.cluster.v1.SealNode
-	14, // 3: mink.cluster.v1.Command.recover_wal:type_name -> mink.cluster.v1.RecoverWAL
+	15, // 3: mink.cluster.v1.Command.recover_wal:type_name -> mink.cluster.v1.RecoverWAL
 	6,  // 4: mink.cluster.v1.Command.remove_node:type_name -> mink.cluster.v1.RemoveNode
 	7,  // 5: mink.cluster.v1.Command.lease_taken:type_name -> mink.cluster.v1.LeaseTaken
 	12, // 6: mink.cluster.v1.Command.commit_objects:type_name -> mink.cluster.v1.CommitObjects
 	13, // 7: mink.cluster.v1.Command.replace_objects:type_name -> mink.cluster.v1.ReplaceObjects
-	16, // 8: mink.cluster.v1.Command.trim_streams:type_name -> mink.cluster.v1.TrimStreams
-	18, // 9: mink.cluster.v1.Command.forget_objects:type_name -> mink.cluster.v1.ForgetObjects
-	19, // 10: mink.cluster.v1.Command.accept_loss:type_name -> mink.cluster.v1.AcceptLoss
-	21, // 11: mink.cluster.v1.Command.create_database:type_name -> mink.cluster.v1.CreateDatabase
-	22, // 12: mink.cluster.v1.Command.drop_database:type_name -> mink.cluster.v1.DropDatabase
-	23, // 13: mink.cluster.v1.Command.create_table:type_name -> mink.cluster.v1.CreateTable
-	24, // 14: mink.cluster.v1.Command.alter_table:type_name -> mink.cluster.v1.AlterTable
-	25, // 15: mink.cluster.v1.Command.drop_table:type_name -> mink.cluster.v1.DropTable
-	26, // 16: mink.cluster.v1.Command.create_partition:type_name -> mink.cluster.v1.CreatePartition
-	27, // 17: mink.cluster.v1.Command.close_partition:type_name -> mink.cluster.v1.ClosePartition
-	28, // 18: mink.cluster.v1.Command.drop_partition:type_name -> mink.cluster.v1.DropPartition
-	29, // 19: mink.cluster.v1.Command.lead_buckets:type_name -> mink.cluster.v1.LeadBuckets
-	15, // 20: mink.cluster.v1.Command.release:type_name -> mink.cluster.v1.Release
-	31, // 21: mink.cluster.v1.Command.allocate_writers:type_name -> mink.cluster.v1.AllocateWriters
-	32, // 22: mink.cluster.v1.Command.commit_producer_offsets:type_name -> mink.cluster.v1.CommitProducerOffsets
-	34, // 23: mink.cluster.v1.Command.expire_producer_offsets:type_name -> mink.cluster.v1.ExpireProducerOffsets
-	35, // 24: mink.cluster.v1.Command.commit_group_offsets:type_name -> mink.cluster.v1.CommitGroupOffsets
-	38, // 25: mink.cluster.v1.Command.delete_groups:type_name -> mink.cluster.v1.DeleteGroups
-	39, // 26: mink.cluster.v1.Command.delete_group_offsets:type_name -> mink.cluster.v1.DeleteGroupOffsets
-	41, // 27: mink.cluster.v1.Command.expire_groups:type_name -> mink.cluster.v1.ExpireGroups
-	42, // 28: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
-	0,  // 29: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
-	3,  // 30: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
-	9,  // 31: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
-	8,  // 32: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
-	10, // 33: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 34: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 35: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
-	9,  // 36: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
-	10, // 37: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 38: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 39: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
-	10, // 40: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
-	11, // 41: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
-	8,  // 42: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
-	10, // 43: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
-	11, // 44: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
-	17, // 45: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
-	9,  // 46: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
-	8,  // 47: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
-	20, // 48: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
-	30, // 49: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
-	33, // 50: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
-	36, // 51: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
-	37, // 52: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
-	40, // 53: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
-	44, // 54: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	45, // 55: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	46, // 56: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	48, // 57: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	49, // 58: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	50, // 59: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	51, // 60: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10, // 61: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	53, // 62: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	54, // 63: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	57, // 64: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	10, // 65: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
-	55, // 66: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
-	56, // 67: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
-	8,  // 68: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	47, // 69: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	20, // 70: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	52, // 71: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	20, // 72: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,  // 73: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,  // 74: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10, // 75: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	33, // 76: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	37, // 77: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
-	3,  // 78: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	79, // [79:79] is the sub-list for method output_type
-	79, // [79:79] is the sub-list for method input_type
-	79, // [79:79] is the sub-list for extension type_name
-	79, // [79:79] is the sub-list for extension extendee
-	0,  // [0:79] is the sub-list for field type_name
+	17, // 8: mink.cluster.v1.Command.trim_streams:type_name -> mink.cluster.v1.TrimStreams
+	19, // 9: mink.cluster.v1.Command.forget_objects:type_name -> mink.cluster.v1.ForgetObjects
+	20, // 10: mink.cluster.v1.Command.accept_loss:type_name -> mink.cluster.v1.AcceptLoss
+	14, // 11: mink.cluster.v1.Command.rewrite_stream:type_name -> mink.cluster.v1.RewriteStream
+	22, // 12: mink.cluster.v1.Command.create_database:type_name -> mink.cluster.v1.CreateDatabase
+	23, // 13: mink.cluster.v1.Command.drop_database:type_name -> mink.cluster.v1.DropDatabase
+	24, // 14: mink.cluster.v1.Command.create_table:type_name -> mink.cluster.v1.CreateTable
+	25, // 15: mink.cluster.v1.Command.alter_table:type_name -> mink.cluster.v1.AlterTable
+	26, // 16: mink.cluster.v1.Command.drop_table:type_name -> mink.cluster.v1.DropTable
+	27, // 17: mink.cluster.v1.Command.create_partition:type_name -> mink.cluster.v1.CreatePartition
+	28, // 18: mink.cluster.v1.Command.close_partition:type_name -> mink.cluster.v1.ClosePartition
+	29, // 19: mink.cluster.v1.Command.drop_partition:type_name -> mink.cluster.v1.DropPartition
+	30, // 20: mink.cluster.v1.Command.lead_buckets:type_name -> mink.cluster.v1.LeadBuckets
+	16, // 21: mink.cluster.v1.Command.release:type_name -> mink.cluster.v1.Release
+	32, // 22: mink.cluster.v1.Command.allocate_writers:type_name -> mink.cluster.v1.AllocateWriters
+	33, // 23: mink.cluster.v1.Command.commit_producer_offsets:type_name -> mink.cluster.v1.CommitProducerOffsets
+	35, // 24: mink.cluster.v1.Command.expire_producer_offsets:type_name -> mink.cluster.v1.ExpireProducerOffsets
+	36, // 25: mink.cluster.v1.Command.commit_group_offsets:type_name -> mink.cluster.v1.CommitGroupOffsets
+	39, // 26: mink.cluster.v1.Command.delete_groups:type_name -> mink.cluster.v1.DeleteGroups
+	40, // 27: mink.cluster.v1.Command.delete_group_offsets:type_name -> mink.cluster.v1.DeleteGroupOffsets
+	42, // 28: mink.cluster.v1.Command.expire_groups:type_name -> mink.cluster.v1.ExpireGroups
+	43, // 29: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
+	0,  // 30: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
+	3,  // 31: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
+	9,  // 32: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
+	8,  // 33: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
+	10, // 34: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 35: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 36: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
+	9,  // 37: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
+	10, // 38: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 39: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 40: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
+	53, // 41: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
+	10, // 42: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
+	11, // 43: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
+	8,  // 44: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
+	10, // 45: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
+	11, // 46: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
+	8,  // 47: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
+	10, // 48: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
+	11, // 49: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
+	18, // 50: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
+	9,  // 51: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
+	8,  // 52: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
+	21, // 53: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
+	31, // 54: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
+	34, // 55: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
+	37, // 56: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
+	38, // 57: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
+	41, // 58: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
+	45, // 59: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	46, // 60: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	47, // 61: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	49, // 62: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	50, // 63: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	51, // 64: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	52, // 65: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10, // 66: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	54, // 67: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	55, // 68: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	58, // 69: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	10, // 70: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	56, // 71: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
+	57, // 72: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
+	8,  // 73: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	48, // 74: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	21, // 75: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	53, // 76: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	21, // 77: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,  // 78: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,  // 79: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10, // 80: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	34, // 81: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	38, // 82: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	3,  // 83: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	84, // [84:84] is the sub-list for method output_type
+	84, // [84:84] is the sub-list for method input_type
+	84, // [84:84] is the sub-list for extension type_name
+	84, // [84:84] is the sub-list for extension extendee
+	0,  // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -5241,6 +5421,7 @@ func file_cluster_proto_init() {
 		(*Command_TrimStreams)(nil),
 		(*Command_ForgetObjects)(nil),
 		(*Command_AcceptLoss)(nil),
+		(*Command_RewriteStream)(nil),
 		(*Command_CreateDatabase)(nil),
 		(*Command_DropDatabase)(nil),
 		(*Command_CreateTable)(nil),
@@ -5260,7 +5441,7 @@ func file_cluster_proto_init() {
 		(*Command_ExpireGroups)(nil),
 		(*Command_SetIncarnation)(nil),
 	}
-	file_cluster_proto_msgTypes[42].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[43].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Node)(nil),
 		(*Record_Wal)(nil),
@@ -5282,7 +5463,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   57,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

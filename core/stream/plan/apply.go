@@ -203,6 +203,42 @@ func ApplyReplaceObjects(v State, c ReplaceObjects) (Delta, error) {
 	return ed.finish(c.Objects, true), nil
 }
 
+// ApplyRewriteStream registers a rewrite. Errors as Stream.Rewrite's, and
+// mink.ErrConflict for one who does not lead the stream under that epoch any more.
+func ApplyRewriteStream(v State, c RewriteStream) (Delta, error) {
+	w, ok := v.WAL(c.WAL.Epoch)
+	if !ok || w.ID != c.WAL || w.Sealed {
+		return Delta{}, fmt.Errorf("rewrite stream %d by wal %s: %w", c.Stream, c.WAL, mink.ErrFenced)
+	}
+	ed := newEdit(v)
+	s := ed.stream(c.Stream)
+	if s == nil {
+		return Delta{}, fmt.Errorf("rewrite stream %d: %w", c.Stream, mink.ErrNotExist)
+	}
+	if s.Owner != (Owner{c.WAL.Node, c.WAL.Epoch, c.LeaderEpoch}) {
+		return Delta{}, fmt.Errorf("rewrite stream %d by wal %s, leader epoch %d: owned by %+v: %w", c.Stream, c.WAL, c.LeaderEpoch, s.Owner, mink.ErrConflict)
+	}
+	if err := checkObjects(v, c.WAL, c.Objects, c.Items); err != nil {
+		return Delta{}, fmt.Errorf("rewrite stream %d: %w", c.Stream, err)
+	}
+	for _, o := range c.Objects {
+		if o.ID.Kind != KindStream {
+			return Delta{}, fmt.Errorf("rewrite stream %d: object %+v is not of one stream: %w", c.Stream, o.ID, mink.ErrInvalid)
+		}
+	}
+	for _, it := range c.Items {
+		if it.Stream != c.Stream {
+			return Delta{}, fmt.Errorf("rewrite stream %d: item of stream %d: %w", c.Stream, it.Stream, mink.ErrInvalid)
+		}
+	}
+	next, err := s.Rewrite(c)
+	if err != nil {
+		return Delta{}, fmt.Errorf("rewrite: %w", err)
+	}
+	*s = next
+	return ed.finish(c.Objects, true), nil
+}
+
 // checkObjects refuses a command whose objects are not the WAL's own, are known
 // data objects already, or whose items name another object.
 func checkObjects(v State, w WALID, objects []Object, items []Item) error {

@@ -189,6 +189,50 @@ func TestStateMachineKeepsEveryOffset(t *testing.T) {
 					t.Fatal("a stale plan was accepted")
 				}
 			},
+			"rewrite": func(t *rapid.T) {
+				id := mink.StreamID(rapid.Int64Range(1, 4).Draw(t, "stream"))
+				s := m.Streams[id]
+				limit := s.TrimLimit()
+				if limit <= s.Start || limit < s.Cleaned.End {
+					t.Skip()
+				}
+				m.seq++
+				o := object(m.cur, plan.KindStream, m.seq)
+				upper := max(mink.Offset(rapid.Int64Range(int64(s.Start)+1, int64(limit)).Draw(t, "upper")), s.Cleaned.End)
+				c := plan.RewriteStream{WAL: m.cur, Stream: id, LeaderEpoch: s.Owner.LeaderEpoch, Start: s.Start, Upper: upper, Sources: s.Below(upper), Objects: []plan.Object{o}}
+				for _, r := range c.Sources {
+					c.Items = append(c.Items, plan.Item{Stream: id, Object: o.ID, Start: r.Start, End: r.End})
+				}
+				refused := func(bad plan.RewriteStream, what string) {
+					if _, err := plan.ApplyRewriteStream(m, bad); !errors.Is(err, mink.ErrConflict) && !errors.Is(err, mink.ErrInvalid) {
+						t.Fatalf("%s was accepted: %v", what, err)
+					}
+				}
+				late := c
+				late.LeaderEpoch--
+				refused(late, "a former leader's rewrite")
+				if s.Owner.NodeEpoch != m.cur.Epoch {
+					refused(c, "a rewrite of another's stream")
+					return
+				}
+				if len(c.Sources) == 0 {
+					refused(c, "a rewrite of nothing")
+					return
+				}
+				short := c
+				short.Items = slices.Clone(c.Items)
+				short.Items[len(short.Items)-1].End--
+				refused(short, "a rewrite that lacks an offset")
+				d, err := plan.ApplyRewriteStream(m, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Apply(d)
+				refused(c, "a rewrite of what is gone") // its object is known, too
+				if now := m.Streams[id]; now.Cleaned.End != upper || now.End != s.End || now.Start != s.Start || now.Checkpoint != s.Checkpoint {
+					t.Fatalf("stream %+v was rewritten to %+v", s, now)
+				}
+			},
 			"restart": func(t *rapid.T) {
 				old := m.cur
 				m.register(t)

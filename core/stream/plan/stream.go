@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/mink-project/mink/sdk/mink"
@@ -123,6 +124,60 @@ func (s Stream) Replace(isSource func(ObjectID) bool, items []Item) (Stream, err
 	return s, nil
 }
 
+// Below answers the ranges that hold offsets below upper, the last one cut there.
+func (s Stream) Below(upper mink.Offset) []Range {
+	n := sort.Search(len(s.Ranges), func(i int) bool { return s.Ranges[i].Start >= upper })
+	if n == 0 || s.Ranges[n-1].End <= upper {
+		return s.Ranges[:n:n]
+	}
+	out := cloneRanges(s.Ranges[:n], 0)
+	out[n-1].End = upper
+	return out
+}
+
+// Rewrite gives the offsets of [c.Start, c.Upper) to the items' objects. The caller
+// has checked ownership. mink.ErrConflict when the stream is not as it was read: it
+// was trimmed, or other objects hold those offsets now; and when frames would change
+// that the replay of a checkpoint may still read.
+func (s Stream) Rewrite(c RewriteStream) (Stream, error) {
+	switch {
+	case c.Start != s.Start:
+		return s, fmt.Errorf("stream %d: read from %d, it starts at %d: %w", s.ID, c.Start, s.Start, mink.ErrConflict)
+	case len(c.Sources) == 0 || c.Upper <= c.Start || c.Upper < s.Cleaned.End || c.Cleaned.Bytes < 0 || c.Cleaned.DueMs < 0:
+		return s, fmt.Errorf("stream %d: [%d, %d), %+v after %+v is no rewrite: %w", s.ID, c.Start, c.Upper, c.Cleaned, s.Cleaned, mink.ErrInvalid)
+	case c.Upper > s.TrimLimit():
+		return s, fmt.Errorf("stream %d: rewritten up to %d, the replay of its checkpoint begins at %d: %w", s.ID, c.Upper, s.TrimLimit(), mink.ErrConflict)
+	case !slices.Equal(c.Sources, s.Below(c.Upper)):
+		return s, fmt.Errorf("stream %d: its ranges below %d are not those that were read: %w", s.ID, c.Upper, mink.ErrConflict)
+	}
+	var want, have []span
+	for _, r := range c.Sources {
+		want = addSpan(want, r.Start, r.End, s.Start)
+	}
+	ranges := make([]Range, 0, len(c.Items)+len(s.Ranges)-len(c.Sources)+1)
+	last := mink.Offset(0)
+	for _, it := range c.Items {
+		if it.Start < last || it.End <= it.Start || it.Checkpoint {
+			return s, fmt.Errorf("stream %d: item [%d, %d) is no part of a rewrite: %w", s.ID, it.Start, it.End, mink.ErrInvalid)
+		}
+		last = it.End
+		have = addSpan(have, it.Start, it.End, s.Start)
+		ranges = appendRange(ranges, Range{Object: it.Object, Start: it.Start, End: it.End})
+	}
+	if !equalSpans(want, have) {
+		return s, fmt.Errorf("stream %d: the rewrite covers %v, the ranges that were read %v: %w", s.ID, have, want, mink.ErrInvalid)
+	}
+	for _, r := range s.Ranges {
+		if r.End > c.Upper {
+			r.Start = max(r.Start, c.Upper)
+			ranges = append(ranges, r)
+		}
+	}
+	s.Ranges, s.Cleaned = ranges, c.Cleaned
+	s.Cleaned.End = c.Upper
+	return s, nil
+}
+
 // Find answers the range that holds the offset, or the next one behind it (the
 // offset is in a gap). ok is false when no range ends behind the offset.
 func (s Stream) Find(at mink.Offset) (i int, ok bool) {
@@ -190,6 +245,9 @@ func (s Stream) Validate() error {
 	}
 	if s.CheckEnd > s.End {
 		return fmt.Errorf("stream %d: checkpoint at %d, end %d", s.ID, s.CheckEnd, s.End)
+	}
+	if c := s.Cleaned; c.End < 0 || c.End > s.TrimLimit() || c.Bytes < 0 || c.DueMs < 0 {
+		return fmt.Errorf("stream %d: cleaned %+v, end %d, checkpoint at %d", s.ID, c, s.End, s.CheckEnd)
 	}
 	at, r, g := s.Start, 0, 0
 	for first := true; at < s.End; first = false {

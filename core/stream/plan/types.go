@@ -121,6 +121,15 @@ type Stream struct {
 	Gaps       []Gap
 	Checkpoint ObjectID    // the object with the latest checkpoint; zero: none yet
 	CheckEnd   mink.Offset // the offset that checkpoint stands at
+	Cleaned    Cleaned
+}
+
+// Cleaned is what the last rewrite of a stream left: of a compacted topic, the
+// latest record of each key. Zero: it was never rewritten.
+type Cleaned struct {
+	End   mink.Offset // offsets below were rewritten
+	Bytes int64       // of the frames that were left
+	DueMs int64       // when the last of the tombstones that were left may go; 0: there is none
 }
 
 // WAL is what metadata knows of one node epoch's write-ahead log. Slots below
@@ -176,6 +185,20 @@ type ReplaceObjects struct {
 	Sources []ObjectID
 	Objects []Object
 	Items   []Item // LeaderEpoch is not checked here
+}
+
+// RewriteStream registers a rewrite of what one stream holds in [Start, Upper), by
+// its leader: other frames for the same offsets. Items are in offset order.
+type RewriteStream struct {
+	WAL         WALID // of the owner
+	Stream      mink.StreamID
+	LeaderEpoch mink.LeaderEpoch
+	Start       mink.Offset // the stream's start when it was read
+	Upper       mink.Offset // a frame began there, or the stream ended
+	Sources     []Range     // Stream.Below(Upper) when it was read
+	Objects     []Object
+	Items       []Item
+	Cleaned     Cleaned // End is Upper
 }
 
 // RecoverWAL registers a dead node's log by reference. Accepted once per epoch.

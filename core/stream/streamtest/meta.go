@@ -228,6 +228,11 @@ func (m *Meta) ReplaceObjects(ctx context.Context, c plan.ReplaceObjects) error 
 	return m.propose(ctx, "replace", func(s *plantest.State) (plan.Delta, error) { return plan.ApplyReplaceObjects(s, c) })
 }
 
+// RewriteStream implements stream.Meta.
+func (m *Meta) RewriteStream(ctx context.Context, c plan.RewriteStream) error {
+	return m.propose(ctx, "rewrite", func(s *plantest.State) (plan.Delta, error) { return plan.ApplyRewriteStream(s, c) })
+}
+
 // TrimStreams implements stream.Meta.
 func (m *Meta) TrimStreams(ctx context.Context, t []plan.Trim) error {
 	return m.propose(ctx, "trim", func(s *plantest.State) (plan.Delta, error) { return plan.ApplyTrims(s, t), nil })
