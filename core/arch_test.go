@@ -35,6 +35,7 @@ var rank = map[string]int{
 	"core/kafka/group":        2,
 	"sdk/client":              2,
 	"sdk/plugin":              2,
+	"sdk/host":                3,
 	"core/metalog":            3,
 	"core/metalog/memlog":     3,
 	"core/metalog/sqllog":     3,
@@ -65,7 +66,7 @@ var sideways = map[string][]string{
 // import them, and they may import anything.
 var proving = []string{
 	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
-	"sdk/objstore/objstoretest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
+	"sdk/objstore/objstoretest", "sdk/host/hosttest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
 	"core/stream/streamtest", "core/stream/plan/plantest",
 }
 

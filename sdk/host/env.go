@@ -1,0 +1,51 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/mink-project/mink/sdk/internal/handshake"
+)
+
+// passed are the variables of this process that every plugin gets: paths,
+// certificates, proxies, locale.
+var passed = []string{
+	"PATH", "HOME", "USER", "TMPDIR", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	"GOMAXPROCS", "GOMEMLIMIT", "GODEBUG",
+}
+
+// environment is what a plugin sees beside go-plugin's own variables. wanted are
+// names and, ending in *, prefixes; no prefix reaches Mink's own variables, which
+// may hold its secrets.
+func environment(wanted []string, logger *slog.Logger) []string {
+	env := []string{handshake.LogLevelKey + "=" + lowest(logger)}
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if slices.Contains(passed, name) || slices.ContainsFunc(wanted, func(w string) bool { return wants(w, name) }) {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+func wants(w, name string) bool {
+	prefix, many := strings.CutSuffix(w, "*")
+	if !many {
+		return w == name
+	}
+	return strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, "MINK_")
+}
+
+// lowest is the lowest level that the logger keeps.
+func lowest(logger *slog.Logger) string {
+	for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
+		if logger.Enabled(context.Background(), l) {
+			return l.String()
+		}
+	}
+	return slog.LevelError.String()
+}
