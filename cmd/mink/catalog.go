@@ -305,16 +305,24 @@ func (a *app) describeTopic(ctx context.Context, c *client.Client, name string) 
 		}
 		return a.printJSON(map[string]any{"table": name, "partitions": parts, "earliest": first, "latest": last, "configs": values})
 	}
+	cluster, err := c.DescribeCluster(ctx)
+	if err != nil {
+		return err
+	}
+	kafka := map[mink.NodeID]string{}
+	for _, n := range cluster.Nodes {
+		kafka[n.ID] = n.KafkaAddress
+	}
 	var rows [][]string
 	for _, p := range parts {
 		for _, b := range p.Buckets {
 			rows = append(rows, []string{
-				fmt.Sprint(b.Bucket.Index), fmt.Sprint(b.Leader), b.Address, fmt.Sprint(b.LeaderEpoch),
+				fmt.Sprint(b.Bucket.Index), fmt.Sprint(b.Leader), dash(kafka[b.Leader]), fmt.Sprint(b.LeaderEpoch),
 				offsetOf(first, b), offsetOf(last, b),
 			})
 		}
 	}
-	a.printTable([]string{"partition", "leader", "address", "epoch", "earliest", "latest"}, rows)
+	a.printTable([]string{"partition", "leader", "kafka address", "epoch", "earliest", "latest"}, rows)
 	rows = nil
 	for _, k := range configs {
 		switch {

@@ -101,9 +101,9 @@ func (a *app) printStats(s api.Stats) {
 	fmt.Fprintf(a.out, "node %d, epoch %d, metadata index %d\n", s.Node, s.Epoch, s.AppliedIndex)
 	var rows [][]string
 	for _, b := range s.Buckets {
-		rows = append(rows, []string{b.Table, b.Bucket.String(), fmt.Sprint(b.LeaderEpoch), b.LogStart.String(), b.HighWatermark.String(), b.LogEnd.String(), fmt.Sprint(b.Quarantined), b.Error})
+		rows = append(rows, []string{b.Table, b.Bucket.String(), fmt.Sprint(b.LeaderEpoch), b.LogStart.String(), b.HighWatermark.String(), b.LogEnd.String(), fmt.Sprint(b.Quarantined), fmt.Sprint(b.Refused), b.Error})
 	}
-	a.printTable([]string{"table", "bucket", "epoch", "log start", "high watermark", "log end", "quarantined", "error"}, rows)
+	a.printTable([]string{"table", "bucket", "epoch", "log start", "high watermark", "log end", "quarantined", "refused", "error"}, rows)
 	rows = nil
 	for _, l := range s.Loops {
 		rows = append(rows, []string{l.Name, (time.Duration(l.IntervalMs) * time.Millisecond).String(), timeOf(l.LastMs), timeOf(l.NextMs), fmt.Sprint(l.Runs), fmt.Sprint(l.Failures), l.LastError})

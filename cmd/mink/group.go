@@ -114,7 +114,7 @@ type (
 		Topic     string `json:"topic"`
 		Partition int32  `json:"partition"`
 		Committed int64  `json:"committed"` // -1: nothing
-		Start     int64  `json:"start"`
+		Start     int64  `json:"start"`     // -1: not known, error says why
 		End       int64  `json:"end"`
 		Lag       int64  `json:"lag"`
 		Member    string `json:"member,omitempty"`
@@ -145,7 +145,7 @@ func groupDescribeCommand(a *app) *cobra.Command {
 			rows = nil
 			for _, l := range g.Offsets {
 				rows = append(rows, []string{
-					l.Topic, fmt.Sprint(l.Partition), offsetText(l.Committed), fmt.Sprint(l.Start), fmt.Sprint(l.End),
+					l.Topic, fmt.Sprint(l.Partition), offsetText(l.Committed), offsetText(l.Start), offsetText(l.End),
 					offsetText(l.Lag), dash(l.Member), l.Error,
 				})
 			}
@@ -191,7 +191,7 @@ func describeGroup(ctx context.Context, adm *kadm.Client, name string) (*groupJS
 		g.Members = append(g.Members, j)
 	}
 	for _, p := range l.Lag.Sorted() {
-		j := lagJSON{Topic: p.Topic, Partition: p.Partition, Committed: p.Commit.At, Start: p.Start.Offset, End: p.End.Offset, Lag: p.Lag}
+		j := lagJSON{Topic: p.Topic, Partition: p.Partition, Committed: p.Commit.At, Start: listed(p.Start), End: listed(p.End), Lag: p.Lag}
 		if p.Member != nil {
 			j.Member = p.Member.MemberID
 		}
@@ -204,6 +204,14 @@ func describeGroup(ctx context.Context, adm *kadm.Client, name string) (*groupJS
 		return nil, unknownGroup(name)
 	}
 	return g, nil
+}
+
+// listed is -1 for an offset that could not be had: of a topic that is gone, say.
+func listed(o kadm.ListedOffset) int64 {
+	if o.Err != nil {
+		return -1
+	}
+	return o.Offset
 }
 
 func unknownGroup(name string) error {

@@ -107,6 +107,27 @@ func TestGroups(t *testing.T) {
 	}
 	member.Close()
 
+	// Of a topic that is gone no offset is known, least of all a latest of 0.
+	mink(0, "topic", "create", "gone", "--partitions", "1")
+	for range 3 {
+		if err := producer.ProduceSync(t.Context(), &kgo.Record{Topic: "gone", Value: []byte("x")}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	orphan := kafkaClient(t, kgo.SeedBrokers(port), kgo.ConsumerGroup("orphaned"), kgo.ConsumeTopics("gone"),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
+	consume(t, orphan, 3)
+	mink(0, "topic", "delete", "gone")
+	out, _ := mink(0, "group", "describe", "orphaned", "--json")
+	var left groupJSON
+	if err := json.Unmarshal([]byte(out), &left); err != nil {
+		t.Fatal(err)
+	}
+	if len(left.Offsets) != 1 || left.Offsets[0].Start != -1 || left.Offsets[0].End != -1 || left.Offsets[0].Lag != -1 || left.Offsets[0].Error == "" {
+		t.Errorf("offsets in a topic that is gone: %+v", left.Offsets)
+	}
+	orphan.Close()
+
 	for _, c := range []struct {
 		args []string
 		want int64
@@ -149,6 +170,8 @@ func TestGroupUsage(t *testing.T) {
 		{"group reset g --to earliest --topic t:x", "is not a partition"},
 		{"group reset g --to earliest --topic t --topic t:1", "there already"},
 		{"group reset g --to yesterday", "want \"earliest\""},
+		{"table offsets d.t --at yesterday", "--at: invalid position \"yesterday\": want \"earliest\""},
+		{"read d.t --from yesterday", "--from: invalid position \"yesterday\": want"},
 		{"group delete", "at least one name"},
 		{"group describe", "one GROUP"},
 	} {

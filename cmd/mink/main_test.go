@@ -254,7 +254,7 @@ func startNode(t *testing.T) string {
 	ctx, stop := context.WithCancel(context.Background())
 	ready, done := make(chan server.Addresses, 1), make(chan error, 1)
 	go func() {
-		done <- server.Run(ctx, cfg, slog.New(slog.DiscardHandler), func(at server.Addresses) { ready <- at })
+		done <- server.Run(ctx, cfg, slog.New(slog.DiscardHandler), func(at server.Ready) { ready <- at.Addresses })
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -355,6 +355,13 @@ func TestCommands(t *testing.T) {
 			t.Errorf("topic describe has %s: %v, want %v:\n%s", want, !there, there, out)
 		}
 	}
+	if port := kafkaPort(t, at); !strings.Contains(out, port) || strings.Contains(out, at) {
+		t.Errorf("topic describe names another address than the leader's Kafka port %s:\n%s", port, out)
+	}
+	fails(`differs from "id" in case only`, "", "table", "create", "shop.cases", "-C", "id INT", "-C", "ID INT")
+	ok("", "table", "create", "shop.cases", "-C", "id INT")
+	fails(`differs from "id" in case only`, "", "table", "alter", "shop.cases", "--add", "Id INT")
+	ok("", "table", "drop", "shop.cases")
 	if code, _, errOut := run(t, "", "-b", at, "topic", "describe", "words"); code != 1 || strings.Contains(errOut, "did you mean") {
 		t.Errorf("topic describe of nothing near: %s", errOut)
 	}

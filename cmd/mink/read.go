@@ -21,6 +21,7 @@ import (
 
 	"github.com/mink-project/mink/core/record/jsonrow"
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -78,6 +79,9 @@ func (a *app) read(ctx context.Context, name string, f readFlags) error {
 		return usagef("--limit %d: want 1 or more, or 0 for all", f.limit)
 	case f.bucket < -1:
 		return usagef("--bucket %d: want 0 or more", f.bucket)
+	}
+	if _, err := api.ParsePosition(f.from); err != nil {
+		return usagef("--from: %w", err)
 	}
 	connect := func(context.Context) (*client.Client, error) { return a.client() }
 	if f.follow {

@@ -20,7 +20,8 @@ func serveCommand(a *app) *cobra.Command {
 		Long: `Runs a node until it is asked to stop (SIGINT, SIGTERM). Without flags it needs
 nothing installed: metadata in SQLite and objects in a directory, both below
 ./data; Flight on 127.0.0.1:9123, Kafka on 127.0.0.1:9092, HTTP on
-127.0.0.1:9190. Prints one line when it is ready.
+127.0.0.1:9190. Prints one line when it is ready, which names the buckets that
+stay closed because records are damaged.
 
 Every flag is also a key of the --config file (with underscores) and a variable
 MINK_<KEY>. Order: defaults, file, environment, flags.`,
@@ -58,13 +59,17 @@ MINK_<KEY>. Order: defaults, file, environment, flags.`,
 		if cfg.Insecure {
 			logger.Warn("--insecure: listeners beyond loopback are open to whoever reaches them; there is no authentication yet")
 		}
-		return server.Run(cmd.Context(), cfg, logger, func(at server.Addresses) {
+		return server.Run(cmd.Context(), cfg, logger, func(at server.Ready) {
 			dir := cfg.DataDir
 			if abs, err := filepath.Abs(dir); err == nil {
 				dir = abs
 			}
-			fmt.Fprintf(a.out, "mink %s ready: node %d, flight grpc://%s, kafka %s, http %s, data %s\n",
-				server.Version, cfg.NodeID, at.Flight, orOff(at.Kafka), orOff(at.HTTP), dir)
+			missing := ""
+			if at.Missing != "" {
+				missing = "; not all of it is served: " + at.Missing
+			}
+			fmt.Fprintf(a.out, "mink %s ready: node %d, flight grpc://%s, kafka %s, http %s, data %s%s\n",
+				server.Version, cfg.NodeID, at.Flight, orOff(at.Kafka), orOff(at.HTTP), dir, missing)
 		})
 	}
 	return cmd

@@ -115,6 +115,9 @@ func (a *app) descriptor(name string, f tableFlags) (json.RawMessage, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
+	if err := d.CheckCase(); err != nil {
+		return nil, err
+	}
 	return d.Encode(), nil
 }
 
@@ -363,6 +366,12 @@ func (a *app) tableOffsets() *cobra.Command {
 		Long: `Prints one offset of every bucket: the first that can be read, the one after the
 last, or that of the first batch committed at a time or later.`,
 		Example: "  mink table offsets db.events --at 2026-01-31T00:00:00Z",
+		PreRunE: func(*cobra.Command, []string) error {
+			if _, err := api.ParsePosition(at); err != nil {
+				return usagef("--at: %w", err)
+			}
+			return nil
+		},
 		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list, err := c.ListOffsets(cmd.Context(), args[0], nil, at)
 			if err != nil {

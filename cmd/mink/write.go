@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 
@@ -65,6 +66,15 @@ written: the command says after how many rows it stopped.`,
 	return cmd
 }
 
+// withoutPath is a file's error for a caller that names the file.
+func withoutPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
 // tableFirst wants DATABASE.TABLE and perhaps more.
 func tableFirst(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
@@ -113,7 +123,7 @@ func (a *app) writeFile(ctx context.Context, w *client.Writer, name, format stri
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return 0, err
+			return 0, withoutPath(err)
 		}
 		defer f.Close()
 		in = f

@@ -24,8 +24,12 @@ func TestAcceptedLoss(t *testing.T) {
 	n.kill()
 	object := n.damage("wal", []byte("this one is given up"), func(b []byte, _ int) { b[len(b)-60] ^= 1 })
 	name := strings.TrimRight(filepath.Base(object), "~")
-	n.start() // it serves without the buckets of that log
-
+	ready := n.start() // it serves without the buckets of that log
+	for _, want := range []string{"not all of it is served: ", "kafka.hit bucket 0 (", "kafka.beside bucket 0 (", "accept-loss"} {
+		if !strings.Contains(ready, want) {
+			t.Errorf("the ready line has no %q: %s", want, ready)
+		}
+	}
 	n.kcat([]byte("new\n"), "-P", "-t", "new")
 	const lost = "kafka.hit bucket 0"
 	for _, args := range [][]string{{"cluster", "health"}, {"cluster", "accept-loss"}} {
@@ -33,8 +37,8 @@ func TestAcceptedLoss(t *testing.T) {
 		if !strings.Contains(string(out), name) || !strings.Contains(string(out), lost) || !strings.Contains(string(out), "offsets 1 to 2: 2 offsets") {
 			t.Errorf("%v: %v, %s%s: want object %s and what it had of %s", args, err, out, errOut, name, lost)
 		}
-		if notReady := args[1] == "health"; (err != nil) != notReady {
-			t.Errorf("%v: %v", args, err)
+		if notReady := args[1] == "health"; (err != nil) != notReady || notReady && !strings.Contains(string(errOut), "2 buckets are closed: ") {
+			t.Errorf("%v: %v %s", args, err, errOut)
 		}
 	}
 	if _, errOut, err := n.tryMink(nil, "read", "kafka.hit"); err == nil || !strings.Contains(string(errOut), "accept-loss") {
@@ -77,7 +81,9 @@ func TestAcceptedLoss(t *testing.T) {
 		t.Errorf("fsck: %s: want it clean, with the accepted loss", quote(out))
 	}
 	n.kill()
-	n.start()
+	if ready := n.start(); strings.Contains(ready, "not all") {
+		t.Errorf("after the loss was accepted: %s", ready)
+	}
 	whole("0 before\n3 after\n4 later\n")
 	n.stop()
 }

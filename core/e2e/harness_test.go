@@ -124,18 +124,20 @@ func (n *node) command(extra ...string) *exec.Cmd {
 	return cmd
 }
 
-// start runs the process and waits for its ready line.
-func (n *node) start() {
+// start runs the process and waits for its ready line, which it answers.
+func (n *node) start() string {
 	n.t.Helper()
 	ready := n.launch()
 	select {
-	case _, ok := <-ready:
+	case line, ok := <-ready:
 		if !ok {
 			n.t.Fatalf("the node ended before it was ready:\n%s", n.stderr)
 		}
+		return line
 	case <-time.After(60 * time.Second):
 		n.t.Fatalf("the node was not ready within a minute:\n%s", n.stderr)
 	}
+	return ""
 }
 
 // launch runs the process. The channel has its ready line, and is closed when

@@ -23,7 +23,7 @@ func (s *service) listOffsets(ctx context.Context, b api.ListOffsets) (any, erro
 	}
 	at, err := api.ParsePosition(b.At)
 	if err != nil {
-		return nil, fmt.Errorf("list_offsets: at: %w", err)
+		return nil, fmt.Errorf("at: %w", err)
 	}
 	partitions, err := partitionsOf(view, t, b.Partition)
 	if err != nil {

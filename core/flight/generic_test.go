@@ -274,7 +274,7 @@ func TestActionsAndErrors(t *testing.T) {
 		{"describe_table", `{"name":"t"}`, api.ReasonInvalid, "database.table"},
 		{"describe_table", `{"name":"x.t"}`, api.ReasonNotExist, "x"},
 		{"alter_table", `{"table":"db.t","changes":[{"op":"drop_colum","name":"name"}]}`, api.ReasonInvalid, "drop_column"},
-		{"list_offsets", `{"table":"db.t","at":"yesterday"}`, api.ReasonInvalid, "yesterday"},
+		{"list_offsets", `{"table":"db.t","at":"yesterday"}`, api.ReasonInvalid, `at: invalid position "yesterday": want "earliest"`},
 		{"list_partitions", `{"name":"db.nope"}`, api.ReasonNotExist, "db.nope"},
 		{"get_producer", `{"name":"nobody"}`, api.ReasonNotExist, "nobody"},
 		{"commit_producer", `{"name":"p","offsets":[{"bucket":{"table":1}}]}`, api.ReasonInvalid, "table_id"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -21,13 +22,19 @@ type broker struct {
 	cold     *coldReads
 	groups   *groups
 	reports  rate.Sometimes // bounds the log lines of reads and writes that fail
+	refusals struct {
+		rate.Sometimes
+		unsaid atomic.Int64 // since the last line
+	}
 }
 
 func newBroker(cfg Config, backend Backend, metrics Metrics, log *slog.Logger, stopping <-chan struct{}) *broker {
-	return &broker{
+	b := &broker{
 		cfg: cfg, backend: backend, metrics: metrics, log: log, stopping: stopping,
 		cold: newColdReads(cfg, log), groups: newGroups(cfg, backend, log, stopping), reports: rate.Sometimes{First: 10, Interval: time.Second},
 	}
+	b.refusals.Sometimes = rate.Sometimes{First: 10, Interval: 10 * time.Second}
+	return b
 }
 
 // wait ends the reads that go on in the background.
@@ -37,6 +44,16 @@ func (b *broker) wait() { b.cold.close() }
 // one line a second is kept, the metrics count every one.
 func (b *broker) report(what string, args ...any) {
 	b.reports.Do(func() { b.log.Error(what, args...) })
+}
+
+// reportRefused logs that a batch failed its checks, which else only its sender
+// knows: ten lines, then one in ten seconds that says how many had none.
+func (b *broker) reportRefused(args ...any) {
+	b.refusals.unsaid.Add(1)
+	b.refusals.Do(func() {
+		args = append(args, "refused_batches", b.refusals.unsaid.Swap(0))
+		b.log.Warn("records refused", args...)
+	})
 }
 
 // fail counts an error and gives its number for a response.

@@ -27,6 +27,7 @@ const (
 // produceCall is a Produce request whose batches were appended.
 type produceCall struct {
 	broker   *broker
+	client   string // its id, as far as a log line has room
 	resp     *kmsg.ProduceResponse
 	acks     int16
 	waits    []produceWait
@@ -41,6 +42,9 @@ type produceWait struct {
 	bucket      mink.BucketRef
 	pending     Pending
 }
+
+// clientIDLogged bounds the bytes of a client's id in a log line.
+const clientIDLogged = 64
 
 // kafkaHeaderBytes is the size of a v2 batch's header.
 const kafkaHeaderBytes = 61
@@ -60,7 +64,7 @@ func (b *broker) acceptProduce(ctx context.Context, cl *call, body []byte, r *km
 	}
 	defer clear(r.Topics) // let go of the frame and the strings
 	cl.held = int64(partitions+1) * perPartition
-	p := &produceCall{broker: b, acks: r.Acks, waits: make([]produceWait, 0, partitions)}
+	p := &produceCall{broker: b, client: string(cl.header.clientID[:min(len(cl.header.clientID), clientIDLogged)]), acks: r.Acks, waits: make([]produceWait, 0, partitions)}
 	p.until = cl.read.Add(b.cfg.ProduceTimeout)
 	if r.TimeoutMillis > 0 {
 		p.until = cl.read.Add(time.Duration(r.TimeoutMillis) * time.Millisecond)
@@ -248,7 +252,11 @@ func (p *produceCall) fail(i, j int, bucket mink.BucketRef, err error) {
 		}
 	}
 	var bad *record.BatchError
-	if errors.As(err, &bad) && p.resp.Version >= produceErrorRecords {
+	if !errors.As(err, &bad) {
+		return
+	}
+	p.broker.reportRefused("topic", p.resp.Topics[i].Topic, "partition", out.Partition, "client", p.client, "error", err)
+	if p.resp.Version >= produceErrorRecords {
 		out.ErrorRecords = errorRecords(bad)
 	}
 }

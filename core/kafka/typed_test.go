@@ -2,10 +2,13 @@ package kafka
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,4 +158,60 @@ func TestAlterConfigsKeepsATypedTopic(t *testing.T) {
 	if s.broker.topicByName(s.node.View(), "t") != nil {
 		t.Error("who says raw does not get it")
 	}
+}
+
+// What is refused leaves a line in the node's log that says by whom, where and
+// why; a flood of refusals leaves few lines, which count the others.
+func TestRefusedRecordsAreLogged(t *testing.T) {
+	s, _, _ := startTyped(t, map[string]string{"kafka.value.format": "json"})
+	var lines lockedBuffer
+	s.broker.log, s.broker.refusals.Interval = slog.New(slog.NewJSONHandler(&lines, nil)), time.Second
+	c := kgoClient(t, s.addr, kgo.ClientID("billing"), kgo.DefaultProduceTopic("t"), kgo.ProducerLinger(0), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	const sent = 50
+	for range sent {
+		if err := c.ProduceSync(t.Context(), kgo.StringRecord(`{"id":"x"}`)).FirstErr(); !errors.Is(err, kerr.InvalidRecord) {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(s.broker.refusals.Interval) // the next one has a line again
+	if err := c.ProduceSync(t.Context(), kgo.StringRecord(`{"id":"x"}`)).FirstErr(); !errors.Is(err, kerr.InvalidRecord) {
+		t.Fatal(err)
+	}
+	all := strings.Split(strings.TrimSpace(lines.String()), "\n")
+	total := 0
+	for _, text := range all {
+		var l struct {
+			Level, Msg, Topic, Client, Error string
+			Partition                        *int32
+			Refused                          int `json:"refused_batches"`
+		}
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Level != "WARN" || l.Msg != "records refused" || l.Topic != "t" || l.Partition == nil || l.Client != "billing" || !strings.Contains(l.Error, "id") {
+			t.Errorf("line %s", text)
+		}
+		total += l.Refused
+	}
+	if len(all) > 15 || total != sent+1 {
+		t.Errorf("%d lines tell of %d refused batches, %d were", len(all), total, sent+1)
+	}
+}
+
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -59,6 +59,9 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 	if err := buildable(d); err != nil {
 		return nil, err
 	}
+	if err := d.CheckCase(); err != nil {
+		return nil, err
+	}
 	var uuid [16]byte
 	if _, err := rand.Read(uuid[:]); err != nil {
 		return nil, err
@@ -105,6 +108,9 @@ func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema
 			return nil, err
 		}
 		if err := buildable(d); err != nil {
+			return nil, err
+		}
+		if err := d.CheckCase(); err != nil && t.Descriptor.CheckCase() == nil {
 			return nil, err
 		}
 	}

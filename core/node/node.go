@@ -156,7 +156,7 @@ func (n *Node) Log(bucket mink.BucketRef) (*tablet.Log, error) {
 }
 
 // Ready reports whether the node is registered and every bucket it leads is
-// open. The reason says what is missing.
+// open. The reason says what is missing, bucket by bucket as far as it is short.
 func (n *Node) Ready() (ok bool, reason string) {
 	reason, _ = n.missing()
 	return reason == "", reason
@@ -172,25 +172,27 @@ func (n *Node) missing() (reason string, comes bool) {
 	if opening := inc.buckets.missing(); opening != "" { // the usual case, without a look at every bucket
 		return opening, true
 	}
+	var closed closedBuckets
 	view := n.View()
 	for s := range view.Streams() {
 		if s.Owner.Node != n.cfg.NodeID {
 			continue
 		}
 		if s.Owner.NodeEpoch != inc.epoch {
-			comes = time.Since(inc.since) < n.cfg.RecoveryWait && !n.stuck(s.Owner.NodeEpoch)
-			return fmt.Sprintf("recovering node epoch %d, an earlier one of this node", s.Owner.NodeEpoch), comes
+			comes = comes || time.Since(inc.since) < n.cfg.RecoveryWait && !n.stuck(s.Owner.NodeEpoch)
+			closed.add(view, s.Bucket, fmt.Sprintf("recovering node epoch %d, an earlier one of this node", s.Owner.NodeEpoch))
+			continue
 		}
 		_, err := inc.buckets.tablet(view, s.ID, s.Owner.LeaderEpoch)
 		switch {
 		case err == nil:
 		case !errors.Is(err, mink.ErrCorrupt):
 			return fmt.Sprintf("bucket %s: %v", s.Bucket, err), true
-		case reason == "":
-			reason = fmt.Sprintf("bucket %s: %v", s.Bucket, err)
+		default:
+			closed.add(view, s.Bucket, err.Error())
 		}
 	}
-	return reason, false
+	return closed.String(), comes
 }
 
 // WaitReady waits until Ready, or until all that is still missing needs a person:

@@ -159,7 +159,7 @@ func (d *Descriptor) Apply(changes []Change) (*Descriptor, error) {
 
 func (d *Descriptor) validateAltered() error {
 	if err := d.Validate(); err != nil {
-		return fmt.Errorf("alter: %w", err)
+		return err
 	}
 	return nil
 }

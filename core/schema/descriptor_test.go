@@ -250,3 +250,31 @@ func TestMaxFields(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Names that differ in case only pass Validate, for tables that exist, and are
+// refused in new ones.
+func TestNamesThatDifferInCaseOnly(t *testing.T) {
+	for _, c := range []struct {
+		columns []string
+		want    string // "": allowed
+	}{
+		{[]string{"id INT", "Name STRING", "r ROW<id INT, x ROW<ID INT>>"}, ""},
+		{[]string{"id INT", "ID INT"}, `column "ID": it differs from "id" in case only`},
+		{[]string{"größe INT", "GRÖSSE INT"}, ""},
+		{[]string{"é INT", "É INT"}, `column "É"`},
+		{[]string{"r ROW<a INT, A INT>"}, `column "r.A": it differs from "r.a"`},
+		{[]string{"m MAP<STRING, ARRAY<ROW<a INT, A INT>>>"}, `element.A"`},
+	} {
+		d, err := table(c.columns...).Normalize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Validate(); err != nil {
+			t.Errorf("%v: Validate: %v", c.columns, err)
+		}
+		err = d.CheckCase()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v: %v, want %q", c.columns, err, c.want)
+		}
+	}
+}

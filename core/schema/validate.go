@@ -194,6 +194,49 @@ func (d *Descriptor) checkNames() error {
 	return nil
 }
 
+// CheckCase refuses names that differ in case only, among columns and within each
+// ROW: SQL engines, and Iceberg for them, look columns up regardless of case and
+// cannot tell such two apart. It is a rule for what is made from now on, beside
+// Validate, which what exists must pass for ever.
+func (d *Descriptor) CheckCase() error {
+	columns := make([]string, len(d.Schema.Columns))
+	for i, c := range d.Schema.Columns {
+		columns[i] = c.Name
+	}
+	if err := checkCase("", columns); err != nil {
+		return fmt.Errorf("table %s: %w", d.Name(), err)
+	}
+	for _, c := range d.Schema.Columns {
+		if err := checkTypeCase(c.Name, c.Type); err != nil {
+			return fmt.Errorf("table %s: %w", d.Name(), err)
+		}
+	}
+	return nil
+}
+
+func checkTypeCase(path string, t Type) error {
+	names := make([]string, len(t.Fields))
+	for i, f := range t.Fields {
+		names[i] = f.Name
+		if err := checkTypeCase(path+"."+f.Name, f.Type); err != nil {
+			return err
+		}
+	}
+	return checkCase(path+".", names)
+}
+
+func checkCase(prefix string, names []string) error {
+	seen := make(map[string]string, len(names))
+	for _, name := range names {
+		folded := strings.ToLower(name)
+		if other, ok := seen[folded]; ok && other != name {
+			return columnError(prefix+name, "it differs from %q in case only, which SQL engines cannot tell apart", prefix+other)
+		}
+		seen[folded] = name
+	}
+	return nil
+}
+
 // checkType checks a type that code may have built without the parser.
 func checkType(t Type, path string, depth int) error {
 	between := func(what string, n, low, high int) error {

@@ -21,12 +21,14 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 	if s.Ready {
 		ready = 1
 	}
+	quarantined, refused := p.badBatches(s)
 	out := []ops.Figure{
 		{Name: "mink_node_ready", Help: "1 when the node serves.", Value: ready},
 		{Name: "mink_node_epoch", Help: "Node epoch; 0 while not registered.", Value: float64(s.Epoch)},
 		{Name: "mink_metadata_applied_index", Help: "Metadata index that this node has applied.", Value: float64(s.Applied)},
 		{Name: "mink_node_buckets", Help: "Buckets led here.", Value: float64(len(s.Buckets))},
-		{Name: "mink_quarantined_batches", Help: "Batches that readers could not decode, and runs of records that are no rows, which they skip, since their buckets were opened here.", Value: p.quarantined(s)},
+		{Name: "mink_quarantined_batches", Help: "Batches that readers could not decode, and runs of records that are no rows, which they skip, since their buckets were opened here.", Value: quarantined},
+		{Name: "mink_refused_batches", Help: "Appended batches that failed their checks, since their buckets were opened here.", Value: refused},
 		{Name: "mink_wal_damaged_slots", Help: "Write-ahead objects that keep a log from being recovered, as the coordinator's node sees it.", Value: p.damagedSlots()},
 	}
 	out = append(out, engineFigures(s.Engine)...)
@@ -36,13 +38,15 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 	return out
 }
 
-func (p *parts) quarantined(s node.Stats) (n float64) {
+func (p *parts) badBatches(s node.Stats) (quarantined, refused float64) {
 	for _, b := range s.Buckets {
 		if l, err := p.node.Log(b.Bucket); err == nil {
-			n += float64(l.Stats().Quarantined)
+			st := l.Stats()
+			quarantined += float64(st.Quarantined)
+			refused += float64(st.Refused)
 		}
 	}
-	return n
+	return quarantined, refused
 }
 
 func (p *parts) damagedSlots() (n float64) {

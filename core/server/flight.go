@@ -115,7 +115,8 @@ func (b flightBackend) Stats() api.Stats {
 			row.Table = t.Descriptor.Name()
 		}
 		if l, err := b.node().Log(e.Bucket); err == nil {
-			row.Quarantined = l.Stats().Quarantined
+			st := l.Stats()
+			row.Quarantined, row.Refused = st.Quarantined, st.Refused
 		}
 		out.Buckets = append(out.Buckets, row)
 	}

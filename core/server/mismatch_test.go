@@ -27,7 +27,7 @@ func runOnce(t *testing.T, dataDir string, change func(*Config)) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	served := false
-	err := Run(ctx, cfg, slog.New(slog.DiscardHandler), func(Addresses) {
+	err := Run(ctx, cfg, slog.New(slog.DiscardHandler), func(Ready) {
 		served = true
 		cancel()
 	})

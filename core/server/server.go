@@ -57,8 +57,16 @@ type parts struct {
 	addresses   Addresses // bound
 }
 
+// Ready is what a node says of itself once it serves.
+type Ready struct {
+	Addresses
+	// Missing names the buckets that stay closed until a person acts, and why; ""
+	// when none does.
+	Missing string
+}
+
 // Run runs a node until ctx is done. ready is called once, when the node serves.
-func Run(ctx context.Context, cfg Config, logger *slog.Logger, ready func(Addresses)) error {
+func Run(ctx context.Context, cfg Config, logger *slog.Logger, ready func(Ready)) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
@@ -70,19 +78,20 @@ func Run(ctx context.Context, cfg Config, logger *slog.Logger, ready func(Addres
 	return errors.Join(err, p.close())
 }
 
-// open builds every part and binds every port before the node registers, so
-// that a port in use or a wrong path changes nothing in the cluster.
+// open binds every port, then opens the stores, and builds every part before the
+// node registers: a port in use makes no store and no database, and a wrong path
+// changes nothing in the cluster.
 func (p *parts) open(ctx context.Context) (err error) {
 	if p.unlock, err = lockDataDir(p.cfg.DataDir); err != nil {
-		return err
-	}
-	if err := p.openStorage(ctx); err != nil {
 		return err
 	}
 	if err := p.openListeners(ctx); err != nil {
 		return err
 	}
-	return nil
+	if err := p.openStorage(ctx); err != nil {
+		return err
+	}
+	return p.buildNode()
 }
 
 func (p *parts) openStorage(ctx context.Context) (err error) {
@@ -137,7 +146,7 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 	if p.flight, err = openFlight(ctx, p.cfg, backend, p.ops.Flight(), p.logger); err != nil {
 		return inUse("listen", p.cfg.Listen, err)
 	}
-	return p.buildNode()
+	return nil
 }
 
 func (p *parts) buildNode() (err error) {
@@ -251,7 +260,7 @@ func (p *parts) advertised() Addresses {
 // run starts from the inside out and stops from the outside in: listeners stop
 // reading first and answer what they read; then the node drains; the metadata
 // replica, which the drain needs, ends last.
-func (p *parts) run(ctx context.Context, ready func(Addresses)) error {
+func (p *parts) run(ctx context.Context, ready func(Ready)) error {
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
 	middle, stopMiddle := context.WithCancel(inner)
@@ -295,7 +304,7 @@ const keepTimeout = 5 * time.Second
 
 // serve opens the ports to clients once the node is ready, and returns when ctx
 // is done.
-func (p *parts) serve(ctx context.Context, g *errgroup.Group, stop func(), ready func(Addresses)) error {
+func (p *parts) serve(ctx context.Context, g *errgroup.Group, stop func(), ready func(Ready)) error {
 	if p.http != nil {
 		g.Go(func() error {
 			defer stop()
@@ -319,7 +328,8 @@ func (p *parts) serve(ctx context.Context, g *errgroup.Group, stop func(), ready
 		defer stop()
 		return p.flight.Run(ctx)
 	})
-	ready(p.addresses)
+	_, missing := p.readiness()
+	ready(Ready{p.addresses, missing})
 	<-ctx.Done()
 	return nil
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +41,7 @@ func TestStartsThatCannotSucceed(t *testing.T) {
 			c.change(&cfg)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			err := Run(ctx, cfg, slog.New(slog.DiscardHandler), func(Addresses) {
+			err := Run(ctx, cfg, slog.New(slog.DiscardHandler), func(Ready) {
 				t.Error("the node says that it is ready")
 				cancel()
 			})
@@ -56,6 +57,40 @@ func TestStartsThatCannotSucceed(t *testing.T) {
 			}
 			if err := again(); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A port in use is noticed before a store or a database is made.
+func TestAPortInUseLeavesNoStoreBehind(t *testing.T) {
+	held, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for name, set := range map[string]func(*Config, string){
+		"listen":       func(c *Config, at string) { c.Listen = at },
+		"kafka_listen": func(c *Config, at string) { c.KafkaListen = at },
+		"http_listen":  func(c *Config, at string) { c.HTTPListen = at },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.DataDir = t.TempDir()
+			cfg.Listen, cfg.KafkaListen, cfg.HTTPListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+			set(&cfg, held.Addr().String())
+			err := Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func(Ready) { t.Error("the node says that it is ready") })
+			if err == nil || !strings.Contains(err.Error(), name+" "+held.Addr().String()+": the port is in use") {
+				t.Errorf("error %v", err)
+			}
+			left, err := os.ReadDir(cfg.DataDir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range left {
+				if e.Name() != "LOCK" {
+					t.Errorf("%s was made", e.Name())
+				}
 			}
 		})
 	}

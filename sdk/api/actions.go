@@ -213,6 +213,7 @@ type BucketStats struct {
 	HighWatermark mink.Offset      `json:"high_watermark"`
 	LogEnd        mink.Offset      `json:"log_end"`
 	Quarantined   int64            `json:"quarantined_batches,omitempty"`
+	Refused       int64            `json:"refused_batches,omitempty"` // failed their checks, since the bucket opened here
 	Error         string           `json:"error,omitempty"`
 }
 

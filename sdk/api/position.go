@@ -47,5 +47,5 @@ func ParsePosition(text string) (Position, error) {
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return Position{AtTimestamp, at.UnixMilli()}, nil
 	}
-	return Position{}, fmt.Errorf(`%w: position %.100q: want "earliest", "latest", an offset, or a timestamp such as 2026-01-31T07:05:00Z or 1700000000000ms`, mink.ErrInvalid, text)
+	return Position{}, fmt.Errorf(`%w position %.100q: want "earliest", "latest", an offset, or a timestamp such as 2026-01-31T07:05:00Z or 1700000000000ms`, mink.ErrInvalid, text)
 }
