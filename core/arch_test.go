@@ -46,6 +46,7 @@ var rank = map[string]int{
 	"core/builtin/memstore":   3,
 	"core/node":               4,
 	"core/coordinator":        4,
+	"core/pluginhost":         4,
 	"core/flight":             5,
 	"core/kafka":              5,
 	"core/ops":                5,

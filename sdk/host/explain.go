@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/mink-project/mink/sdk/internal/handshake"
 )
 
 // ErrChecksum: the executable is not the one that was installed.
@@ -137,3 +139,6 @@ func whyNotStarted(err error) string {
 	}
 	return ""
 }
+
+// Protocols are the majors that this host speaks.
+func Protocols() []int { return handshake.Versions() }
