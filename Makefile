@@ -15,6 +15,10 @@ help: ## list the targets
 build: ## build bin/mink (static, no C)
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/mink ./cmd/mink
 
+.PHONY: plugins
+plugins: ## build every plugin into bin/plugins, each with its manifest (static, no C)
+	@VERSION='$(VERSION)' scripts/plugins.sh bin/plugins
+
 .PHONY: demo
 demo: build ## build, run the main job on embedded defaults, print what happened
 	./bin/mink demo

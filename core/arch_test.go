@@ -18,10 +18,10 @@ const module = "github.com/mink-project/mink"
 var rank = map[string]int{
 	"sdk/mink":                0,
 	"sdk/objstore":            0,
+	"sdk/nearest":             0,
 	"core/internal/invariant": 0,
 	"core/internal/loop":      0,
 	"core/internal/units":     0,
-	"core/nearest":            0,
 	"sdk/internal/handshake":  0,
 	"sdk/internal/pluginpb":   0,
 	"sdk/internal/wire":       1,
@@ -52,6 +52,9 @@ var rank = map[string]int{
 	"core/ops":                5,
 	"core/server":             6,
 	"cmd/mink":                7,
+
+	"plugins/internal/cloudstore": 3,
+	"plugins/objstore-s3":         7,
 }
 
 // sideways lists the imports within one rank.
@@ -68,7 +71,7 @@ var sideways = map[string][]string{
 var proving = []string{
 	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
 	"sdk/objstore/objstoretest", "sdk/host/hosttest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
-	"core/stream/streamtest", "core/stream/plan/plantest",
+	"core/stream/streamtest", "core/stream/plan/plantest", "plugins/cloudtest",
 }
 
 // doors lists, for each heavy dependency, the only packages that may import it.
@@ -82,6 +85,7 @@ var doors = map[string][]string{
 	"github.com/hashicorp/go-plugin":      {"sdk/plugin", "sdk/host"},
 	"github.com/spf13/cobra":              {"cmd/mink"},
 	"github.com/knadh/koanf":              {"core/server"},
+	"github.com/aws":                      {"plugins/objstore-s3"},
 }
 
 // pure lists what formats and brains may not import: nothing that can block or
@@ -169,8 +173,11 @@ func TestArchitecture(t *testing.T) {
 				t.Errorf("%s imports %s, which exists for tests only", path, rel)
 				continue
 			}
-			if strings.HasPrefix(path, "sdk/") && strings.HasPrefix(rel, "core/") && h != "sdk/client" {
-				t.Errorf("%s imports %s: sdk never imports core", path, rel)
+			if strings.HasPrefix(path, "sdk/") && !strings.HasPrefix(rel, "sdk/") && h != "sdk/client" {
+				t.Errorf("%s imports %s: sdk imports nothing but sdk", path, rel)
+			}
+			if strings.HasPrefix(path, "plugins/") && !strings.HasPrefix(rel, "sdk/") && !strings.HasPrefix(rel, "plugins/internal/") {
+				t.Errorf("%s imports %s: a plugin imports nothing but sdk", path, rel)
 			}
 			g := home(rel)
 			switch {

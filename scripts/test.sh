@@ -24,6 +24,13 @@ else
 	left_out+=("Postgres: no initdb found (install postgresql)")
 fi
 
+missing=$(scripts/cloud-servers.sh)
+if [ -z "$missing" ]; then
+	export MINK_TEST_CLOUD=required
+else
+	while read -r line; do left_out+=("the object-store plugins' tests: $line"); done <<<"$missing"
+fi
+
 packages=$(go list ./... | grep -v -e /core/e2e -e /core/bench)
 # shellcheck disable=SC2086
 go test "${flags[@]}" -timeout 20m "$@" $packages

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/core/server"
 	"github.com/mink-project/mink/sdk/client"
+	"github.com/mink-project/mink/sdk/nearest"
 )
 
 // usageError is a wrong call: exit code 2.

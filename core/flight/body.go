@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/nearest"
 )
 
 // bodyBytesMax bounds a JSON body: a descriptor is at most 1 MiB of it, a

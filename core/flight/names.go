@@ -7,10 +7,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
-	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/nearest"
 )
 
 // tableNamed finds "database.table". Names may hold dots themselves: the first

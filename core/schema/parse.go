@@ -6,8 +6,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/nearest"
 )
 
 // typeWords maps every word that starts a type to its kind; upper case.

@@ -20,8 +20,8 @@ import (
 	gotoml "github.com/pelletier/go-toml/v2"
 
 	"github.com/mink-project/mink/core/internal/units"
-	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/sdk/nearest"
 )
 
 // Config is everything that a node can be told. Every field is also a TOML key,

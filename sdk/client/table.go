@@ -11,11 +11,11 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 
-	"github.com/mink-project/mink/core/nearest"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/routing"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/nearest"
 )
 
 // tableView is what a writer or a reader knows of one table: its definition,

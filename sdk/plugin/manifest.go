@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/mink-project/mink/sdk/internal/handshake"
+	"github.com/mink-project/mink/sdk/nearest"
 )
 
 // The kinds of plugins, as manifests and file names say them.
@@ -147,6 +148,9 @@ func (m Manifest) Resolve(given map[string]string) (map[string]string, error) {
 		if !slices.Contains(known, name) {
 			if len(known) == 0 {
 				return nil, fmt.Errorf("plugin %s has no option %.80q; it takes none", m.Name, name)
+			}
+			if like, ok := nearest.Close(name, known); ok {
+				return nil, fmt.Errorf("plugin %s has no option %.80q; did you mean %s?", m.Name, name, like)
 			}
 			return nil, fmt.Errorf("plugin %s has no option %.80q; it has %s", m.Name, name, strings.Join(known, ", "))
 		}
