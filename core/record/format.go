@@ -85,26 +85,16 @@ const (
 )
 
 // Change is the kind of one record of a changelog.
-type Change uint8
+type Change = mink.Change
 
-// The change kinds. The numbers are on disk and in the protocols.
+// The change kinds.
 const (
-	ChangeAppend       Change = 0 // +A
-	ChangeInsert       Change = 1 // +I
-	ChangeUpdateBefore Change = 2 // -U
-	ChangeUpdateAfter  Change = 3 // +U
-	ChangeDelete       Change = 4 // -D
+	ChangeAppend       = mink.ChangeAppend
+	ChangeInsert       = mink.ChangeInsert
+	ChangeUpdateBefore = mink.ChangeUpdateBefore
+	ChangeUpdateAfter  = mink.ChangeUpdateAfter
+	ChangeDelete       = mink.ChangeDelete
 )
-
-var changeNames = [...]string{"+A", "+I", "-U", "+U", "-D"}
-
-// String is the two-letter form, "+A".
-func (c Change) String() string {
-	if int(c) < len(changeNames) {
-		return changeNames[c]
-	}
-	return fmt.Sprintf("change %d", uint8(c))
-}
 
 // NoSequence stands for both sequences of a batch without a writer.
 const NoSequence int32 = -1

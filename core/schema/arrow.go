@@ -11,10 +11,10 @@ import (
 
 // Keys of the metadata of Arrow fields.
 const (
-	MetaFieldID        = "mink.field_id"    // decimal
-	MetaParquetFieldID = "PARQUET:field_id" // the same number, for Parquet writers
-	MetaType           = "mink.type"        // canonical text: CHAR(n) and precisions are not in the Arrow type
-	MetaComment        = "mink.comment"
+	MetaFieldID        = mink.MetaFieldID
+	MetaParquetFieldID = mink.MetaParquetFieldID
+	MetaType           = mink.MetaType
+	MetaComment        = mink.MetaComment
 )
 
 // Arrow is the Arrow type. Nullability belongs to the Arrow field, so it appears
