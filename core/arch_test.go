@@ -24,6 +24,7 @@ var rank = map[string]int{
 	"core/internal/units":     0,
 	"sdk/internal/handshake":  0,
 	"sdk/internal/pluginpb":   0,
+	"sdk/sink":                1,
 	"sdk/internal/wire":       1,
 	"sdk/api":                 1,
 	"core/record":             1,
@@ -36,6 +37,8 @@ var rank = map[string]int{
 	"sdk/client":              2,
 	"sdk/plugin":              2,
 	"sdk/host":                3,
+	"sdk/plugintest":          4,
+	"sdk/examples":            5,
 	"core/metalog":            3,
 	"core/metalog/memlog":     3,
 	"core/metalog/sqllog":     3,
@@ -59,6 +62,7 @@ var rank = map[string]int{
 
 // sideways lists the imports within one rank.
 var sideways = map[string][]string{
+	"sdk/internal/wire":   {"sdk/sink"},
 	"core/stream/object":  {"core/stream/plan"},
 	"core/metalog/memlog": {"core/metalog"},
 	"core/metalog/sqllog": {"core/metalog"},

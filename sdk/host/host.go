@@ -33,6 +33,7 @@ import (
 	"github.com/mink-project/mink/sdk/internal/wire/v1"
 	"github.com/mink-project/mink/sdk/objstore"
 	"github.com/mink-project/mink/sdk/plugin"
+	"github.com/mink-project/mink/sdk/sink"
 )
 
 // Config says what to start. Only Path is needed.
@@ -234,6 +235,16 @@ func (p *Process) OpenStore(ctx context.Context, uri string, options map[string]
 		return nil, fmt.Errorf("%w: %w", objstore.ErrInvalid, &KindError{Name: p.manifest.Name, Is: p.manifest.Kind, Want: plugin.KindObjectStore})
 	}
 	return wire.OpenObjectStore(ctx, p.conn, uri, options)
+}
+
+// OpenSink opens a tiering sink in the plugin. The sink is a sink.Reader too. When
+// the process ends, calls in progress fail with ErrUnavailable, Commit among them
+// with ErrUnknownOutcome as well, and so do later ones.
+func (p *Process) OpenSink(ctx context.Context, options map[string]string) (sink.Sink, error) {
+	if p.manifest.Kind != plugin.KindSink {
+		return nil, fmt.Errorf("%w: %w", sink.ErrInvalid, &KindError{Name: p.manifest.Name, Is: p.manifest.Kind, Want: plugin.KindSink})
+	}
+	return wire.OpenTieringSink(ctx, p.conn, options)
 }
 
 // Check asks the plugin whether it serves. It fails when ctx ends first: a

@@ -93,6 +93,8 @@ func (r WriteRequest) Validate(spec TableSpec) error {
 		return fmt.Errorf("%w: bucket %s has %d partition values, table %s has %d partition keys", ErrInvalid, r.Bucket, len(r.PartitionValues), spec.FullName(), len(spec.PartitionKeys))
 	case r.Start < 0 || r.End < r.Start:
 		return fmt.Errorf("%w: bucket %s: offsets [%d, %d)", ErrInvalid, r.Bucket, r.Start, r.End)
+	case rows > BatchRowsMax:
+		return fmt.Errorf("%w: bucket %s: a batch of %d rows, at most %d", ErrInvalid, r.Bucket, rows, BatchRowsMax)
 	case !r.Snapshot && rows > int64(r.End-r.Start):
 		return fmt.Errorf("%w: bucket %s: %d rows in offsets [%d, %d)", ErrInvalid, r.Bucket, rows, r.Start, r.End)
 	case len(spec.PrimaryKey) == 0 && (r.Changes != nil || r.Snapshot):

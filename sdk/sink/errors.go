@@ -7,8 +7,8 @@ import (
 
 // The error sentinels of the contract, shared with the other kinds of plugin.
 var (
-	// ErrNotExist: Commit, the staged state is gone; nothing was committed, and
-	// the worker runs the round again.
+	// ErrNotExist: the round is gone, open or staged; nothing was committed, and
+	// the worker runs it again under another id.
 	ErrNotExist = objstore.ErrNotExist
 	// ErrAlreadyExists: Open, the place is taken by something that is not this table.
 	ErrAlreadyExists = objstore.ErrAlreadyExists

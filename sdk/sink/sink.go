@@ -12,6 +12,8 @@ import (
 const (
 	// BatchBytesMax bounds a batch of Write, as Arrow IPC.
 	BatchBytesMax = 64 << 20
+	// BatchRowsMax bounds its rows.
+	BatchRowsMax = 1 << 20
 	// StagedBytesMax bounds what Prepare answers.
 	StagedBytesMax = 1 << 20
 	// RangesMax bounds the buckets of one table.
@@ -133,12 +135,14 @@ type Table interface {
 	// caller's: Retain it, or copy, to keep it after the return. A bucket's ranges
 	// follow one another without a gap within the round, and buckets do not
 	// alternate. A batch may have no rows: the offsets count all the same.
-	// ErrInvalid: no round is open.
+	// ErrInvalid: no round is open. ErrNotExist: BeginRound of a higher fence
+	// removed it.
 	Write(ctx context.Context, req WriteRequest) (WriteResponse, error)
 
 	// Prepare ends the open round and keeps its rows for Commit, as durable as
 	// StagedSurvives says. A round may have no rows. It answers all that Commit
-	// and Abort need: at most StagedBytesMax, meaningful to the sink only.
+	// and Abort need: at most StagedBytesMax, meaningful to the sink only. Errors as
+	// Write's.
 	Prepare(ctx context.Context, req PrepareRequest) (PrepareResponse, error)
 
 	// Commit makes the rows visible and the round the last committed one, both or

@@ -35,6 +35,7 @@ func checkKilledBetween(t T, target Target, primaryKey bool) {
 		for calls := 1; ; calls++ {
 			id++
 			w := newWorld(t, target, tableOptions{id: id, primaryKey: primaryKey})
+			w.goal, w.chunk = 14, 7
 			k := w.worker()
 			for range calls {
 				k.step()
@@ -87,7 +88,7 @@ func checkAnswerLost(t T, target Target) {
 // checkKilledDuringCommit kills at a random moment of Commit, in short steps up to
 // twice as long as a commit takes.
 func checkKilledDuringCommit(t T, target Target) {
-	const tries = 24
+	const tries = 16
 	rng := rand.New(rand.NewPCG(1, 2))
 	took := 2 * time.Millisecond
 	for i := range tries {

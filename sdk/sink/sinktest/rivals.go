@@ -133,12 +133,12 @@ func checkRivalPrepared(t T, target Target) {
 // checkTwoWorkers lets workers with different fences take turns in random order,
 // while sinks are killed and newer workers come.
 func checkTwoWorkers(t T, target Target) {
-	for seed := range uint64(16) {
+	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		w := newWorld(t, target, tableOptions{id: mink.TableID(600 + int(seed)), partitioned: seed%2 == 1})
-		w.goal, w.chunk = 60, mink.Offset(5+rng.IntN(20))
+		w.goal, w.chunk = 40, mink.Offset(5+rng.IntN(15))
 		pair := [2]*worker{w.worker(), w.worker()}
-		for range 80 + rng.IntN(80) {
+		for range 60 + rng.IntN(60) {
 			i := rng.IntN(2)
 			k := pair[i]
 			k.step()

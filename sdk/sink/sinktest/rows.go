@@ -245,7 +245,7 @@ func checkSnapshot(t T, target Target) {
 // checkManyRows has rounds of more rows than a sink's buffers.
 func checkManyRows(t T, target Target) {
 	w := newWorld(t, target, tableOptions{})
-	w.goal, w.chunk = 50_000, 30_000
+	w.goal, w.chunk = 20_000, 12_000
 	w.logs[0].dense = true
 	k := w.worker()
 	k.finish()

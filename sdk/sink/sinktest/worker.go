@@ -72,7 +72,7 @@ func (k *worker) step() {
 		err = k.commit()
 	case atEnd:
 	}
-	if err != nil && !k.w.storm && !expected(at, err) {
+	if err != nil && !k.w.storm && !k.expected(at, err) {
 		k.w.t.Fatalf("table %s, round %s: %v", k.w.spec.FullName(), k.round, err)
 	}
 	if err != nil && k.next != atEnd {
@@ -80,9 +80,16 @@ func (k *worker) step() {
 	}
 }
 
-// expected says whether a rival may have been the cause.
-func expected(at place, err error) bool {
-	return at >= atRecover && (errors.Is(err, sink.ErrFenced) || errors.Is(err, sink.ErrConflict)) || at == atCommit && errors.Is(err, sink.ErrNotExist)
+// expected says whether a rival may have been the cause: it committed, or with a
+// higher fence removed what this worker had.
+func (k *worker) expected(at place, err error) bool {
+	switch {
+	case at < atRecover:
+		return false
+	case errors.Is(err, sink.ErrNotExist):
+		return at == atCommit || at > atBegin && k.fence < k.w.fences
+	}
+	return errors.Is(err, sink.ErrFenced) || errors.Is(err, sink.ErrConflict)
 }
 
 // finish goes on to the end and checks the target.

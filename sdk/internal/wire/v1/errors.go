@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/mink-project/mink/sdk/internal/pluginpb/v1"
+	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
@@ -66,6 +67,13 @@ var objectStore = vocabulary{
 		return 0
 	},
 }
+
+// sinks are the words of object stores, and fences.
+var sinks = func() vocabulary {
+	v := objectStore
+	v.words = append([]word{{pb.Code_FENCED, mink.ErrFenced}}, v.words...)
+	return v
+}()
 
 // grpcCodes are for tools that look at the status alone; a host reads the detail.
 var grpcCodes = map[pb.Code]codes.Code{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"golang.org/x/sync/semaphore"
@@ -32,11 +33,16 @@ func (r *received) done(err error) {
 	r.free()
 }
 
-// receive reads a whole stream of frames. The header says the size, which is
-// waited for before the bytes are read: until then they stay with the sender.
 func (s *objectStoreServer) receive(stream grpc.ServerStream, header proto.Message, size func() int64) (*received, error) {
+	return receive(stream, header, size, s.receiving, math.MaxInt64, &objectStore)
+}
+
+// receive reads a whole stream of frames. The header says the size, at most most,
+// which is waited for before the bytes are read: until then they stay with the
+// sender.
+func receive(stream grpc.ServerStream, header proto.Message, size func() int64, room *semaphore.Weighted, most int64, v *vocabulary) (*received, error) {
 	refuse := func(format string, args ...any) (*received, error) {
-		return nil, objectStore.status(fmt.Errorf("%w: %s", objstore.ErrInvalid, fmt.Sprintf(format, args...)))
+		return nil, v.status(fmt.Errorf("%w: %s", objstore.ErrInvalid, fmt.Sprintf(format, args...)))
 	}
 	first := &frame{header: header}
 	if err := stream.RecvMsg(first); err != nil {
@@ -45,9 +51,12 @@ func (s *objectStoreServer) receive(stream grpc.ServerStream, header proto.Messa
 	if !first.has || size() < 0 {
 		return refuse("the first message of an object has no header, or a size of %d", size())
 	}
-	free, err := acquire(stream.Context(), s.receiving, size())
+	if size() > most {
+		return refuse("the header says %d bytes, at most %d may come", size(), most)
+	}
+	free, err := acquire(stream.Context(), room, size())
 	if err != nil {
-		return nil, objectStore.status(err)
+		return nil, v.status(err)
 	}
 	r := &received{free: free}
 	var n int64
