@@ -13,6 +13,7 @@ func rivalChecks() []Check {
 		{Name: "StaleFence", Applies: exactlyOnce, Run: checkStaleFence},
 		{Name: "WrongStart", Applies: exactlyOnce, Run: checkWrongStart},
 		{Name: "RivalPrepared", Applies: exactlyOnce, Run: checkRivalPrepared},
+		{Name: "OlderBegins", Applies: exactlyOnce, Run: checkOlderBegins},
 		{Name: "TwoWorkers", Applies: exactlyOnce, Run: checkTwoWorkers},
 	}
 }
@@ -128,6 +129,28 @@ func checkRivalPrepared(t T, target Target) {
 		newer.stop()
 		older.killed()
 	}
+}
+
+// checkOlderBegins lets a worker with a lower fence begin, and write, while a newer
+// one has a prepared round, which must stay.
+func checkOlderBegins(t T, target Target) {
+	w := newWorld(t, target, tableOptions{})
+	older := w.worker()
+	for older.next != atBegin {
+		older.step()
+	}
+	newer := prepareRound(w)
+	older.step() // BeginRound: it may be refused
+	for range 3 {
+		older.step()
+	}
+	newer.step()
+	if len(w.accepted) != 1 {
+		t.Fatalf("the prepared round of the highest fence was not committed")
+	}
+	newer.finish()
+	newer.stop()
+	older.killed()
 }
 
 // checkTwoWorkers lets workers with different fences take turns in random order,
