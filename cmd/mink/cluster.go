@@ -114,6 +114,27 @@ func (a *app) printStats(s api.Stats) {
 		rows = append(rows, []string{k, fmt.Sprintf("%.10g", s.Figures[k])})
 	}
 	a.printTable([]string{"figure", "value"}, rows)
+	a.printPlugins(s.Plugins)
+}
+
+func (a *app) printPlugins(plugins []api.PluginStats) {
+	if len(plugins) == 0 {
+		return
+	}
+	bytes := func(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
+	var processes, operations [][]string
+	for _, p := range plugins {
+		pid := "down"
+		if p.PID != 0 {
+			pid = fmt.Sprint(p.PID)
+		}
+		processes = append(processes, []string{p.Name, p.Version, pid, fmt.Sprint(p.Restarts), bytes(p.RSSBytes), fmt.Sprintf("%.1fs", p.CPUSeconds), fmt.Sprint(p.InFlight), p.LastError})
+		for _, o := range p.Operations {
+			operations = append(operations, []string{p.Name, o.Name, fmt.Sprint(o.Calls), fmt.Sprint(o.Failures), bytes(o.SentBytes), bytes(o.ReceivedBytes), fmt.Sprintf("%.4gms", o.P50Ms), fmt.Sprintf("%.4gms", o.P99Ms)})
+		}
+	}
+	a.printTable([]string{"plugin", "version", "process", "restarts", "memory", "cpu", "in flight", "last error"}, processes)
+	a.printTable([]string{"plugin", "operation", "calls", "failures", "sent", "received", "p50 under", "p99 under"}, operations)
 }
 
 func fsckCommand(a *app) *cobra.Command {

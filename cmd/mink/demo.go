@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/mink-project/mink/core/server"
 	"github.com/mink-project/mink/sdk/client"
 )
 
@@ -33,29 +35,41 @@ const (
 )
 
 func demoCommand(a *app) *cobra.Command {
-	dir := ""
+	d := &demo{app: a}
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Do the main job on a throw-away node, and show it",
 		Long: `Starts a node of its own on free ports, writes real rows through Arrow Flight
 into a typed table and through Kafka into a topic, kills the node with SIGKILL,
 starts it again, and reads everything back through both. Its data stays in a
-temporary directory for you to look at.`,
+temporary directory for you to look at. With --storage-uri its objects go to a
+plugin's store, below a prefix that is best empty.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if dir == "" {
+			if d.dir == "" {
 				t, err := os.MkdirTemp("", "mink-demo-")
 				if err != nil {
 					return err
 				}
-				dir = t
+				d.dir = t
 			}
 			signal.Ignore(syscall.SIGPIPE) // mink demo | head must not leave its node behind
-			d := &demo{app: a, dir: dir}
 			defer d.kill()
+			for _, flag := range d.passed {
+				if v := cmd.Flag(flag).Value.String(); v != "" {
+					d.args = append(d.args, "--"+flag, v)
+				}
+			}
+			d.objects = cmd.Flag("storage-uri").Value.String()
 			return d.run(cmd.Context())
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "data directory; default a new temporary one")
+	cmd.Flags().StringVar(&d.dir, "dir", "", "data directory; default a new temporary one")
+	for _, k := range server.Keys() {
+		if slices.Contains([]string{"storage_uri", "storage_options", "plugin_dir"}, k.Name) {
+			d.passed = append(d.passed, k.Flag)
+			cmd.Flags().String(k.Flag, "", k.Doc)
+		}
+	}
 	return cmd
 }
 
@@ -63,6 +77,9 @@ temporary directory for you to look at.`,
 type demo struct {
 	app           *app
 	dir           string
+	passed        []string // flags that go on to the node
+	args          []string // as they were given
+	objects       string   // the URI of the store, "": below dir
 	flight, kafka string
 	process       *exec.Cmd
 	log           bytes.Buffer
@@ -78,7 +95,11 @@ func (d *demo) run(ctx context.Context) error {
 	if d.kafka, err = freePort(ctx); err != nil {
 		return err
 	}
-	d.say("1. A node on embedded defaults: SQLite and a directory, %s", d.dir)
+	if d.objects == "" {
+		d.say("1. A node on embedded defaults: SQLite and a directory, %s", d.dir)
+	} else {
+		d.say("1. A node with its metadata in SQLite, %s, and its objects in %s", d.dir, d.objects)
+	}
 	if err := d.start(ctx); err != nil {
 		return err
 	}
@@ -107,11 +128,13 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	d.say("\nLook further:")
-	d.say("   %s serve --data-dir %s        # the same node, on the usual ports", os.Args[0], d.dir)
+	d.say("   %s serve --data-dir %s %s       # the same node, on the usual ports", os.Args[0], d.dir, strings.Join(d.args, " "))
 	d.say("   %s read %s --format table -n 10", os.Args[0], demoTable)
 	d.say("   kcat -b 127.0.0.1:9092 -C -t %s -o beginning -e | head", demoTopic)
 	d.say("   %s cluster stats; %[1]s fsck --deep", os.Args[0])
-	d.say("   find %s -type f", filepath.Join(d.dir, "objects"))
+	if d.objects == "" {
+		d.say("   find %s -type f", filepath.Join(d.dir, "objects"))
+	}
 	return nil
 }
 
@@ -255,7 +278,8 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	d.log.Reset()
-	d.process = exec.CommandContext(ctx, self, "serve", "--data-dir", d.dir, "--listen", d.flight, "--kafka-listen", d.kafka, "--http-listen", "off", "--log-format", "text")
+	args := []string{"serve", "--data-dir", d.dir, "--listen", d.flight, "--kafka-listen", d.kafka, "--http-listen", "off", "--log-format", "text"}
+	d.process = exec.CommandContext(ctx, self, append(args, d.args...)...)
 	d.process.Stderr = &d.log
 	out, err := d.process.StdoutPipe()
 	if err != nil {

@@ -27,11 +27,14 @@ Every flag is also a key of the --config file (with underscores) and a variable
 MINK_<KEY>. Order: defaults, file, environment, flags.`,
 		Example: `  mink serve
   mink serve --data-dir /var/lib/mink --kafka-listen 127.0.0.1:19092
-  mink serve --config mink.toml`,
+  mink serve --config mink.toml
+  mink serve --storage-uri s3://bucket/mink --storage-options region=eu-west-1
+  mink serve --config mink.toml --check-config`,
 		Args: noArgs,
 	}
 	values := map[string]*string{}
-	insecure := false
+	insecure, checkOnly := false, false
+	cmd.Flags().BoolVar(&checkOnly, "check-config", false, "try the configuration and its stores, start no node")
 	for _, k := range server.Keys() {
 		if k.Type == "boolean" && k.Name == "insecure" {
 			cmd.Flags().BoolVar(&insecure, k.Flag, false, k.Doc)
@@ -58,6 +61,13 @@ MINK_<KEY>. Order: defaults, file, environment, flags.`,
 		logger := newLogger(cfg.LogLevel, cfg.LogFormat)
 		if cfg.Insecure {
 			logger.Warn("--insecure: listeners beyond loopback are open to whoever reaches them; there is no authentication yet")
+		}
+		if checkOnly {
+			report, err := server.Check(cmd.Context(), cfg, logger)
+			for _, line := range report {
+				fmt.Fprintln(a.out, line)
+			}
+			return err
 		}
 		return server.Run(cmd.Context(), cfg, logger, func(at server.Ready) {
 			dir := cfg.DataDir

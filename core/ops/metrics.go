@@ -15,6 +15,14 @@ type Figure struct {
 	Labels     []string
 	Values     []string // of Labels
 	Value      float64
+	Histogram  *Histogram // instead of Value
+}
+
+// Histogram is a distribution at the moment of a scrape.
+type Histogram struct {
+	Count   uint64
+	Sum     float64
+	Buckets map[float64]uint64 // upper bound -> how many are not above it
 }
 
 type figureCollector func() []Figure
@@ -24,16 +32,24 @@ func (figureCollector) Describe(chan<- *prometheus.Desc) {}
 
 func (c figureCollector) Collect(out chan<- prometheus.Metric) {
 	for _, f := range c() {
-		kind := prometheus.GaugeValue
-		if f.Counter {
-			kind = prometheus.CounterValue
-		}
-		m, err := prometheus.NewConstMetric(prometheus.NewDesc(f.Name, f.Help, f.Labels, nil), kind, f.Value, f.Values...)
+		desc := prometheus.NewDesc(f.Name, f.Help, f.Labels, nil)
+		m, err := f.metric(desc)
 		if err != nil {
-			m = prometheus.NewInvalidMetric(prometheus.NewDesc(f.Name, f.Help, f.Labels, nil), err)
+			m = prometheus.NewInvalidMetric(desc, err)
 		}
 		out <- m
 	}
+}
+
+func (f Figure) metric(desc *prometheus.Desc) (prometheus.Metric, error) {
+	if h := f.Histogram; h != nil {
+		return prometheus.NewConstHistogram(desc, h.Count, h.Sum, h.Buckets, f.Values...)
+	}
+	kind := prometheus.GaugeValue
+	if f.Counter {
+		kind = prometheus.CounterValue
+	}
+	return prometheus.NewConstMetric(desc, kind, f.Value, f.Values...)
 }
 
 // KafkaMetrics counts what the Kafka listener reports.

@@ -35,6 +35,9 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 	for _, l := range loops {
 		out = append(out, loopFigures(l)...)
 	}
+	for _, st := range p.plugins.Stats() {
+		out = append(out, pluginFigures(st)...)
+	}
 	return out
 }
 

@@ -100,7 +100,7 @@ func (b flightBackend) Ready() (bool, string) { return b.parts.readiness() }
 
 func (b flightBackend) Uptime() time.Duration { return b.node().Uptime() }
 
-func (b flightBackend) Settings() map[string]string { return b.parts.cfg.Redacted() }
+func (b flightBackend) Settings() map[string]string { return b.parts.settings() }
 
 // Stats gathers the node's own figures, its buckets', its loops' and the metrics
 // that have no labels.
@@ -128,10 +128,11 @@ func (b flightBackend) Stats() api.Stats {
 		})
 	}
 	for _, f := range b.parts.figuresOf(s, loops) {
-		if len(f.Labels) == 0 && !math.IsNaN(f.Value) && !math.IsInf(f.Value, 0) { // JSON has no word for those
+		if len(f.Labels) == 0 && f.Histogram == nil && !math.IsNaN(f.Value) && !math.IsInf(f.Value, 0) { // JSON has no word for those
 			out.Figures[f.Name] = f.Value
 		}
 	}
+	out.Plugins = b.parts.pluginStats()
 	return out
 }
 

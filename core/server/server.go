@@ -22,6 +22,7 @@ import (
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -43,6 +44,7 @@ type parts struct {
 	cfg         Config
 	logger      *slog.Logger
 	unlock      func() error
+	plugins     *pluginhost.Host
 	objects     objstore.Store // of records
 	wal         objstore.Store
 	log         metalog.Log
@@ -95,14 +97,8 @@ func (p *parts) open(ctx context.Context) (err error) {
 }
 
 func (p *parts) openStorage(ctx context.Context) (err error) {
-	if p.objects, err = openStore(ctx, p.cfg.storageURI()); err != nil {
+	if err := p.openStores(ctx); err != nil {
 		return err
-	}
-	p.wal = p.objects
-	if p.cfg.walURI() != p.cfg.storageURI() {
-		if p.wal, err = openStore(ctx, p.cfg.walURI()); err != nil {
-			return err
-		}
 	}
 	lcfg := sqllog.Default()
 	lcfg.BinaryVersion = Version
@@ -116,6 +112,20 @@ func (p *parts) openStorage(ctx context.Context) (err error) {
 		return fmt.Errorf("metadata database %s, object store %s: %w", redactURL(p.cfg.metaURL()), redactURL(p.cfg.storageURI()), err)
 	}
 	return nil
+}
+
+func (p *parts) openStores(ctx context.Context) (err error) {
+	if p.plugins, err = newPlugins(p.cfg, p.logger); err != nil {
+		return err
+	}
+	if p.objects, err = openStore(ctx, p.plugins, p.cfg.storageURI(), p.cfg.StorageOptions); err != nil {
+		return err
+	}
+	p.wal = p.objects
+	if p.cfg.ownWAL() {
+		p.wal, err = openStore(ctx, p.plugins, p.cfg.walURI(), p.cfg.walOptions())
+	}
+	return err
 }
 
 func (p *parts) openListeners(ctx context.Context) (err error) {
@@ -360,6 +370,9 @@ func (p *parts) close() error {
 	}
 	if p.objects != nil {
 		errs = append(errs, p.objects.Close())
+	}
+	if p.plugins != nil {
+		errs = append(errs, p.plugins.Close())
 	}
 	if p.unlock != nil {
 		errs = append(errs, p.unlock())

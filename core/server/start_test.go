@@ -29,8 +29,8 @@ func TestStartsThatCannotSucceed(t *testing.T) {
 		"damaged metadata":              {func(c *Config) { c.MetaURL = "sqlite:" + damaged }, damaged},
 		"Postgres away":                 {func(c *Config) { c.MetaURL = "postgres://nobody:secret@127.0.0.1:1/none" }, "127.0.0.1"},
 		"unknown metadata database":     {func(c *Config) { c.MetaURL = "mysql://x" }, "postgres://"},
-		"unknown store":                 {func(c *Config) { c.StorageURI = "ftp://x" }, "unknown scheme"},
-		"cloud store":                   {func(c *Config) { c.StorageURI = "s3://bucket" }, "docs/limits.md"},
+		"unknown store":                 {func(c *Config) { c.StorageURI = "ftp://x" }, "no plugin opens ftp://"},
+		"cloud store":                   {func(c *Config) { c.StorageURI = "s3://bucket" }, "mink plugin install"},
 		"store in a file":               {func(c *Config) { c.StorageURI = "file://" + blocked }, blocked},
 		"data directory in a file":      {func(c *Config) { c.DataDir = filepath.Join(blocked, "data") }, "--data-dir"},
 	} {

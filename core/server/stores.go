@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -12,32 +13,56 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/mink-project/mink/core/builtin/dirstore"
+	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// openStore builds the object store that a URI names. A store that cannot be
-// built fails the start: nothing is fallen back to.
-func openStore(ctx context.Context, uri string) (objstore.Store, error) {
+// openStore builds the object store that a URI names: a directory, or whatever an
+// installed plugin makes of it. A store that cannot be built fails the start:
+// nothing is fallen back to.
+func openStore(ctx context.Context, plugins *pluginhost.Host, uri string, options Options) (objstore.Store, error) {
 	scheme, rest, found := strings.Cut(uri, "://")
 	if !found {
 		return nil, fmt.Errorf("object store %q: want a URI such as file://./data/objects", redactURL(uri))
 	}
-	switch scheme {
-	case "file":
-		path, err := filepath.Abs(rest)
+	if scheme != "file" {
+		s, err := plugins.OpenStore(ctx, uri, options)
 		if err != nil {
-			return nil, fmt.Errorf("object store %s: %w", uri, err)
-		}
-		s, err := dirstore.Open(ctx, dirstore.Config{Dir: path})
-		if err != nil {
-			return nil, fmt.Errorf("object store %s: %w", uri, err)
+			return nil, fmt.Errorf("object store %s: %w", redactURL(uri), err)
 		}
 		return s, nil
-	case "s3", "gs", "azblob":
-		return nil, fmt.Errorf("object store %s: plugins for cloud stores are not supported yet (docs/limits.md); use file://PATH", redactURL(uri))
-	default:
-		return nil, fmt.Errorf("object store %s: unknown scheme %q; known: file", redactURL(uri), scheme)
 	}
+	path, err := filepath.Abs(rest)
+	if err != nil {
+		return nil, fmt.Errorf("object store %s: %w", uri, err)
+	}
+	s, err := dirstore.Open(ctx, dirstore.Config{Dir: path})
+	if err != nil {
+		return nil, fmt.Errorf("object store %s: %w", uri, err)
+	}
+	return s, nil
+}
+
+// newPlugins makes the host of the node's plugins; it runs nothing yet.
+func newPlugins(cfg Config, logger *slog.Logger) (*pluginhost.Host, error) {
+	c := pluginhost.Default()
+	c.Dirs = PluginDirs(cfg.PluginDir)
+	c.Plaintext = !cfg.PluginTLS
+	if c.MemoryMax = int64(cfg.PluginMemoryMax); c.MemoryMax == 0 {
+		c.MemoryMax = memoryLimit() / 2
+	}
+	return pluginhost.New(c, logger)
+}
+
+// PluginDirs lists the directories that the key plugin_dir names, the default ones
+// when it is empty.
+func PluginDirs(key string) []string {
+	if key != "" {
+		return filepath.SplitList(key)
+	}
+	executable, _ := os.Executable() // an unknown one has no directory beside it
+	home, _ := os.UserHomeDir()
+	return pluginhost.DefaultDirs(executable, home)
 }
 
 // redactURL hides a URL's password and query values that look secret.

@@ -202,6 +202,36 @@ type Stats struct {
 	Buckets      []BucketStats      `json:"buckets"`
 	Loops        []Loop             `json:"loops"`
 	Figures      map[string]float64 `json:"figures"` // the metrics without labels, by their names
+	Plugins      []PluginStats      `json:"plugins,omitempty"`
+}
+
+// PluginStats describe one plugin that the node runs. Counters cover all its
+// processes since the node's start; bytes are those of objects.
+type PluginStats struct {
+	Kind       string                 `json:"kind"`
+	Name       string                 `json:"name"`
+	Version    string                 `json:"version"`
+	Path       string                 `json:"path"`
+	PID        int                    `json:"pid"` // 0: no process serves
+	Restarts   uint64                 `json:"restarts"`
+	RSSBytes   int64                  `json:"rss_bytes"`
+	CPUSeconds float64                `json:"cpu_seconds"`
+	InFlight   int64                  `json:"in_flight_calls"`
+	LastError  string                 `json:"last_error,omitempty"` // of the last process that ended, or of the last start
+	Operations []PluginOperationStats `json:"operations"`           // those that were called
+}
+
+// PluginOperationStats count one operation. The quantiles are upper bounds: they
+// lie within a factor of two.
+type PluginOperationStats struct {
+	Name          string  `json:"name"`
+	Calls         int64   `json:"calls"`
+	Failures      int64   `json:"failures"`
+	SentBytes     int64   `json:"sent_bytes"`
+	ReceivedBytes int64   `json:"received_bytes"`
+	Seconds       float64 `json:"seconds"`
+	P50Ms         float64 `json:"p50_ms"`
+	P99Ms         float64 `json:"p99_ms"`
 }
 
 // BucketStats are one bucket's offsets.
