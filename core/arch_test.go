@@ -58,6 +58,7 @@ var rank = map[string]int{
 
 	"plugins/internal/cloudstore": 3,
 	"plugins/objstore-s3":         7,
+	"plugins/objstore-gcs":        7,
 }
 
 // sideways lists the imports within one rank.
@@ -90,6 +91,7 @@ var doors = map[string][]string{
 	"github.com/spf13/cobra":              {"cmd/mink"},
 	"github.com/knadh/koanf":              {"core/server"},
 	"github.com/aws":                      {"plugins/objstore-s3"},
+	"cloud.google.com/go":                 {"plugins/objstore-gcs"},
 }
 
 // pure lists what formats and brains may not import: nothing that can block or

@@ -165,6 +165,12 @@ func watch(ctx context.Context) (context.Context, *flight) {
 	return context.WithValue(ctx, flightKey{}, f), f
 }
 
+// apart takes the requests of a context out of its flight, which is made for one
+// at a time.
+func apart(ctx context.Context) context.Context {
+	return context.WithValue(ctx, flightKey{}, (*flight)(nil))
+}
+
 // Sent says whether a byte of a request may have left. It is asked when the
 // attempt has failed; after false, none will leave.
 func (f *flight) Sent() bool {
@@ -210,15 +216,15 @@ func (f *flight) gotConn(info httptrace.GotConnInfo) {
 type seen struct{ base http.RoundTripper }
 
 func (s seen) RoundTrip(req *http.Request) (*http.Response, error) {
-	f, ok := req.Context().Value(flightKey{}).(*flight)
-	if ok {
+	f, _ := req.Context().Value(flightKey{}).(*flight)
+	if f != nil {
 		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: f.gotConn}))
 	}
 	resp, err := s.base.RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", req.Method, req.URL.Host, err)
 	}
-	if ok {
+	if f != nil {
 		f.answered()
 	}
 	return resp, nil

@@ -239,3 +239,24 @@ func (s *Store) delete(ctx context.Context, results map[string]error) error {
 type pending struct{ error }
 
 func (p *pending) Is(target error) bool { return target == errPending }
+
+// eachMax is how many requests of one Each are under way.
+const eachMax = 32
+
+// Each calls do for every name, some at once, and answers the errors in the order
+// of the names.
+func Each(ctx context.Context, names []string, do func(context.Context, string) error) []error {
+	ctx = apart(ctx)
+	errs := make([]error, len(names))
+	limit := make(chan struct{}, eachMax)
+	var wg sync.WaitGroup
+	for i, name := range names {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			errs[i] = do(ctx, name)
+		})
+	}
+	wg.Wait()
+	return errs
+}
