@@ -1,11 +1,60 @@
 #!/usr/bin/env bash
-# Runs every fuzz test for the given time each.
+# Runs fuzz tests, each for some time, and says what each did. Fails when one
+# failed; the input that failed is then in the package's testdata/fuzz.
+#   scripts/fuzz.sh [TIME [NAME...]]   TIME as go test takes it, default 10s; NAME is a
+#                                      part of PACKAGE/FuzzTest: kafka, flight/FuzzBodies
+#   JOBS=2 PROCS=1 scripts/fuzz.sh 10m JOBS tests side by side (1), each on PROCS processors (all / JOBS)
+#   KEEP=12 scripts/fuzz.sh ...        puts so many of the inputs that were found into testdata/fuzz: small
+#                                      ones (1 KiB), from the first to the last found
 set -euo pipefail
 cd "$(dirname "$0")/.."
-time=${1:-10s}
-git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u | while read -r dir; do
-	grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go | sed 's/func //' | while read -r name; do
-		echo "fuzz $dir $name"
-		go test "./$dir" -run '^$' -fuzz "^$name\$" -fuzztime "$time"
-	done
-done
+export FUZZ_TIME=${1:-10s} KEEP=${KEEP:-0}
+jobs=${JOBS:-1}
+cpus=$(nproc)
+procs=${PROCS:-$((cpus / jobs > 0 ? cpus / jobs : 1))}
+export GOMAXPROCS=$procs
+shift || true
+
+FUZZ_LOGS=$(mktemp -d)
+export FUZZ_LOGS
+trap 'rm -rf "$FUZZ_LOGS"' EXIT
+
+# every PACKAGE/FuzzTest, or those that one of the names is a part of
+targets() {
+	git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed -E 's#/[^/:]+:func #/#' | sort -u | if [ $# -eq 0 ]; then cat; else
+		grep -F "$(printf '%s\n' "$@")"
+	fi
+}
+
+# one PACKAGE/FuzzTest: a line with its outcome, executions and found inputs
+one() {
+	local dir=${1%/*} name=${1##*/} log outcome=ok
+	log=$FUZZ_LOGS/${1//\//_}
+	go test "./$dir" -run '^$' -fuzz "^$name\$" -fuzztime "$FUZZ_TIME" >"$log" 2>&1 || outcome=FAIL
+	printf '%s\t%s\t%s\n' "$outcome" "$1" "$(grep -oE 'execs: [0-9]+|new interesting: [0-9]+ \(total: [0-9]+\)' "$log" | tail -n 2 | paste -sd ' ')"
+	if [ $outcome = FAIL ]; then
+		sed 's/^/    /' "$log" | tail -n 60
+		touch "$FUZZ_LOGS/failed"
+	elif [ "$KEEP" -gt 0 ]; then
+		keep "$dir" "$name"
+	fi
+}
+
+# keep copies some of the inputs that runs of a fuzz test have found.
+keep() {
+	local found=$FUZZ_CACHE/$1/$2 into=$1/testdata/fuzz/$2
+	[ -d "$found" ] || return 0
+	mkdir -p "$into"
+	find "$found" -type f -size -1025c -printf '%T@ %p\n' | sort -n | cut -d' ' -f2 |
+		awk -v keep="$KEEP" '{ all[NR] = $0 } END { n = NR < keep ? NR : keep; for (i = 1; i <= n; i++) print all[int((i - 0.5) * NR / n) + 1] }' |
+		xargs -r -I{} cp -n {} "$into/"
+}
+export -f one keep
+FUZZ_CACHE=$(go env GOCACHE)/fuzz/$(go list -m)
+export FUZZ_CACHE
+
+targets "$@" >"$FUZZ_LOGS/list"
+[ -s "$FUZZ_LOGS/list" ] || { echo "no fuzz test has a name like: $*"; exit 1; }
+echo "$(wc -l <"$FUZZ_LOGS/list") fuzz tests, $FUZZ_TIME each, $jobs side by side on $procs processors each"
+xargs -r -P "$jobs" -I{} bash -c 'one {}' <"$FUZZ_LOGS/list"
+[ ! -e "$FUZZ_LOGS/failed" ]

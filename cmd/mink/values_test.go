@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/mink-project/mink/core/schema"
 )
 
 // What read prints, write takes, and it says the same again: columns and
@@ -103,4 +105,39 @@ func TestExactValuesAreKept(t *testing.T) {
 			r.Release()
 		}
 	}
+}
+
+// Rows of JSON and CSV are read, or refused with an error that is not huge.
+func FuzzRows(f *testing.F) {
+	d := &schema.Schema{ID: 1, Columns: []schema.Column{
+		{ID: 1, Name: "id", Type: schema.MustParseType("BIGINT NOT NULL")}, {ID: 2, Name: "s", Type: schema.MustParseType("STRING")},
+		{ID: 3, Name: "d", Type: schema.MustParseType("DECIMAL(9,2)")}, {ID: 4, Name: "at", Type: schema.MustParseType("TIMESTAMP_LTZ(3)")},
+		{ID: 5, Name: "m", Type: schema.MustParseType("MAP<STRING, ARRAY<ROW<x DOUBLE>>>")}, {ID: 6, Name: "b", Type: schema.MustParseType("BYTES")},
+	}}
+	for _, in := range []string{
+		`{"id":1,"s":"a","d":"1.50","at":"2026-01-31T07:05:00Z","m":{"k":[{"x":1e3}]},"b":"AAEC"}` + "\n" + `{"id":2}`,
+		"{\"id\":1}{\"id\":2}\n[1]", `{"id":null}`, "id,s,d,at,m,b\n1,a,1.50,2026-01-31T07:05:00Z,\"{\"\"k\"\":[]}\",AAEC\n", "\ufeffid,s\n1,\"x\ny\"\n", "id,id\n", "\"", "id\n1,2\n",
+	} {
+		f.Add(true, in)
+		f.Add(false, in)
+	}
+	f.Fuzz(func(t *testing.T, asJSON bool, in string) {
+		format := "csv"
+		if asJSON {
+			format = "json"
+		}
+		r, err := openRows(t.Context(), strings.NewReader(in), format, d.Arrow(), 2)
+		if err == nil {
+			defer r.Release()
+			for r.Next() {
+				if rec := r.RecordBatch(); rec.NumRows() == 0 || rec.NumRows() > 2 || rec.Column(0).NullN() != 0 {
+					t.Errorf("%q: a batch of %d rows, %d without an id", in, rec.NumRows(), rec.Column(0).NullN())
+				}
+			}
+			err = r.Err()
+		}
+		if err != nil && len(err.Error()) > 4096+len(in) {
+			t.Errorf("%q: an error of %d bytes", in, len(err.Error()))
+		}
+	})
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	aflight "github.com/apache/arrow-go/v18/arrow/flight"
+
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -60,6 +62,47 @@ func FuzzSchemaMessage(f *testing.F) {
 		}
 		if err := checkSchemaMessage(schemaMessage(s)); err != nil {
 			t.Errorf("schema %v was read, its own message is not: %v", s, err)
+		}
+	})
+}
+
+// FuzzCommand feeds descriptors, by path and as commands, to what finds a table
+// and its columns.
+func FuzzCommand(f *testing.F) {
+	view := seedView(f)
+	for _, s := range []string{
+		`{"table":"db.t"}`, `{"table":"db.t","mode":"log","columns":["id","name"],"from":"latest","partition":["x"]}`, `{"table":"a.b.c"}`, `{"table":".t"}`,
+		`{"append":{"bucket":{"table_id":1,"partition_id":1,"bucket":0},"schema_id":1}}`, `{"append":{},"table":"db.t"}`, `{"table":"db.t","filter":"x"}`, `{"table":"db.t","mode":"lake"}`,
+	} {
+		f.Add(int32(aflight.DescriptorCMD), s, "")
+	}
+	f.Add(int32(aflight.DescriptorPATH), "db", "t")
+	f.Add(int32(aflight.DescriptorPATH), "db.t", "")
+	f.Add(int32(7), "", "")
+	f.Fuzz(func(t *testing.T, kind int32, first, second string) {
+		d := &aflight.FlightDescriptor{Type: aflight.DescriptorType(kind), Cmd: []byte(first)}
+		for _, e := range []string{first, second} {
+			if e != "" {
+				d.Path = append(d.Path, e)
+			}
+		}
+		c, table, err := command(view, d)
+		if err == nil && table != nil {
+			if table.Descriptor.Name() != "db.t" {
+				t.Errorf("%v is table %s", d, table.Descriptor.Name())
+			}
+			s, perr := projection(table.Schemas[0], c.Columns)
+			if perr == nil && len(c.Columns) > 0 && len(s.Columns) != len(c.Columns) {
+				t.Errorf("%q are %d columns", c.Columns, len(s.Columns))
+			}
+			_, err = partitionsOf(view, table, c.Partition)
+			err = errors.Join(perr, err)
+		}
+		if err == nil {
+			return
+		}
+		if _, _, ok := classOf(err); !ok || len(err.Error()) > 4096 {
+			t.Errorf("%v: %v", d, err)
 		}
 	})
 }

@@ -1,6 +1,44 @@
 package flight
 
-import "github.com/apache/arrow-go/v18/arrow"
+import (
+	"testing"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/schema"
+)
+
+// seedView has the table db.t with the columns id and name.
+func seedView(t testing.TB) *cluster.State {
+	t.Helper()
+	d, err := (&schema.Descriptor{Database: "db", Table: "t", Schema: schema.Schema{Columns: []schema.Column{
+		{Name: "id", Type: schema.MustParseType("BIGINT NOT NULL")}, {Name: "name", Type: schema.MustParseType("STRING")},
+	}}}).Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := cluster.NewState()
+	epoch := int64(0)
+	for _, c := range []*clusterpb.Command{
+		{Kind: &clusterpb.Command_RegisterNode{RegisterNode: &clusterpb.RegisterNode{Node: 1, Nonce: 1, FeatureLevel: cluster.FeatureLevel}}},
+		{Kind: &clusterpb.Command_CreateDatabase{CreateDatabase: &clusterpb.CreateDatabase{Name: "db"}}},
+		{Kind: &clusterpb.Command_CreateTable{CreateTable: &clusterpb.CreateTable{Descriptor_: d.Encode(), Uuid: []byte("0123456789abcdef")}}},
+	} {
+		next, results, err := s.Apply(s.Index()+1, 1_700_000_000_000, &clusterpb.Batch{Epoch: epoch, FeatureLevel: cluster.FeatureLevel, Commands: []*clusterpb.Command{c}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cluster.ResultError(results[0]); err != nil {
+			t.Fatal(err)
+		}
+		if s = next; epoch == 0 {
+			epoch = results[0].Id
+		}
+	}
+	return s
+}
 
 // seedSchemas are flat, nested and annotated.
 func seedSchemas() []*arrow.Schema {

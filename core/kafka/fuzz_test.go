@@ -187,6 +187,19 @@ func FuzzStream(f *testing.F) {
 	}
 	f.Add(pipelined)
 	f.Add(pipelined[:len(pipelined)-3])
+	// Every served API in its newest version, and all of them pipelined.
+	node := newFakeNode(f)
+	node.register(1, "127.0.0.1:9092")
+	node.topic("t", 3)
+	pipelined = nil
+	for i, a := range APIs() {
+		for _, r := range requestsFor(a.Key, a.Max, node) {
+			r.SetVersion(a.Max)
+			f.Add(frameOf(r, int32(i)))
+			pipelined = append(pipelined, frameOf(r, int32(i))...)
+		}
+	}
+	f.Add(pipelined)
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
 	f.Add([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3})
 	f.Fuzz(func(t *testing.T, input []byte) {

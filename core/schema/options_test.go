@@ -2,6 +2,7 @@ package schema
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -278,4 +279,33 @@ func TestTypedTopic(t *testing.T) {
 	if _, err := n.Apply([]Change{{Op: DropColumn, Name: "x"}}); !errors.Is(err, mink.ErrInvalid) {
 		t.Errorf("five columns become four: %v", err)
 	}
+}
+
+// Options are read or refused by a class; what is read is read again from its
+// canonical form, to the same.
+func FuzzParseOptions(f *testing.F) {
+	for name, spec := range optionTable {
+		f.Add(name, spec.Default)
+		f.Add(name, "1")
+		for _, v := range spec.Special {
+			f.Add(name, v)
+		}
+	}
+	for _, v := range []string{"7d", "500ms", "-1", "1e3", "64MiB", "forever", "99999999999999999999d", "a,b", "Europe/Berlin"} {
+		f.Add("log_ttl", v)
+		f.Add("max.message.bytes", v)
+	}
+	f.Fuzz(func(t *testing.T, name, value string) {
+		o, err := ParseOptions(map[string]string{name: value})
+		if err != nil {
+			if !errors.Is(err, mink.ErrInvalid) && !errors.Is(err, mink.ErrUnsupported) {
+				t.Errorf("%q = %q: %v has no class", name, value, err)
+			}
+			return
+		}
+		again, err := ParseOptions(o.values)
+		if err != nil || !reflect.DeepEqual(o, again) {
+			t.Errorf("%q = %q is read as %+v, and from there as %+v, %v", name, value, o, again, err)
+		}
+	})
 }

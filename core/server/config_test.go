@@ -157,3 +157,31 @@ func TestASecondProcessIsKeptOut(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Whatever is wrong with a URL, its password is not in the message about it.
+func FuzzRedactURL(f *testing.F) {
+	const password = "s3cr3tpw"
+	for _, c := range [][2]string{
+		{"postgres", "h:5432/mink?sslmode=disable"}, {"postgres", "h:bad port/x"}, {"a/b", "h"}, {"", ""}, {"postgres", "h/x?password=y"}, {"%zz", "h"},
+		{"postgres", "a@b/c?x=%zz"}, {"s3", "bucket/prefix?secret_key=z"}, {"file", "x"}, {"sqlite", "/x"},
+	} {
+		f.Add(c[0], c[1])
+	}
+	f.Fuzz(func(t *testing.T, scheme, rest string) {
+		if strings.Contains(scheme+rest, password) {
+			t.Skip()
+		}
+		if s := strings.ToLower(scheme); s == "file" || s == "sqlite" { // a path, unless it has a user
+			t.Skip()
+		}
+		texts := []string{scheme + "://u:" + password + "@" + rest, scheme + ":u:" + password + "@" + rest}
+		if !strings.ContainsAny(scheme+rest, "?#") {
+			texts = append(texts, scheme+"://"+rest+"?password="+password)
+		}
+		for _, text := range texts {
+			if out := redactURL(text); strings.Contains(out, password) {
+				t.Errorf("%q is shown as %q", text, out)
+			}
+		}
+	})
+}

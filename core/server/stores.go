@@ -65,10 +65,18 @@ func PluginDirs(key string) []string {
 	return pluginhost.DefaultDirs(executable, home)
 }
 
-// redactURL hides a URL's password and query values that look secret.
+// redactURL hides a URL's password and query values that look secret. A text
+// that is no URL may still be one that somebody mistyped: what could be its
+// password goes too.
 func redactURL(s string) string {
 	u, err := url.Parse(s)
-	if err != nil || u.User == nil && u.RawQuery == "" {
+	if err == nil && (u.Scheme == "file" || u.Scheme == "sqlite") && u.User == nil && u.RawQuery == "" {
+		return s // a path may hold any sign
+	}
+	if err != nil || u.User == nil && strings.Contains(s, "@") {
+		return redactText(s)
+	}
+	if u.User == nil && u.RawQuery == "" {
 		return s
 	}
 	q := u.Query()
@@ -82,6 +90,22 @@ func redactURL(s string) string {
 	}
 	u.RawQuery = q.Encode()
 	return u.Redacted()
+}
+
+// redactText hides what stands between a scheme and the last "@", and all after
+// a "?".
+func redactText(s string) string {
+	if i := strings.LastIndexByte(s, '@'); i >= 0 {
+		head := ""
+		if j := strings.Index(s[:i], "://"); j >= 0 {
+			head = s[:j+3]
+		}
+		s = head + "xxxxx" + s[i:]
+	}
+	if i := strings.IndexByte(s, '?'); i >= 0 {
+		s = s[:i] + "?xxxxx"
+	}
+	return s
 }
 
 // lockDataDir keeps a second process out of the data directory. The lock is the

@@ -23,3 +23,22 @@ func TestParsePosition(t *testing.T) {
 		}
 	}
 }
+
+// A text is a position of one kind, without a negative value, or invalid.
+func FuzzParsePosition(f *testing.F) {
+	for _, s := range []string{"", "earliest", "latest", "17", "17ms", "-1", "1970-01-01T00:00:01.5Z", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59+14:00", "99999999999999999999ms"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := api.ParsePosition(text)
+		if err != nil {
+			if !errors.Is(err, mink.ErrInvalid) || len(err.Error()) > 1000 {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		if p.Value < 0 && p.Kind != api.AtTimestamp || p.Value != 0 && (p.Kind == api.AtEarliest || p.Kind == api.AtLatest) {
+			t.Errorf("%q is %+v", text, p)
+		}
+	})
+}
