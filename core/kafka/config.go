@@ -43,6 +43,12 @@ type Config struct {
 	InFlightMax int
 	// InFlightBytesMax is how many bytes of unanswered requests a connection may hold.
 	InFlightBytesMax int
+	// UnansweredBytesMax is how much memory the unanswered requests of all
+	// connections may take, beyond UnansweredAllowance of each connection.
+	UnansweredBytesMax, UnansweredAllowance int64
+	// UnansweredPatience is how long a request waits for that memory before the
+	// connection that holds the most of it is closed.
+	UnansweredPatience time.Duration
 	// ReceiveBytesMax is how many bytes of frames above 1 MiB all connections
 	// may hold at once.
 	ReceiveBytesMax int64
@@ -105,6 +111,7 @@ func Default() Config {
 		FrameBytesMax: 100 << 20, SmallFrameBytesMax: 1 << 20,
 		TransferTimeout: 30 * time.Second,
 		InFlightMax:     128, InFlightBytesMax: 4 << 20, ReceiveBytesMax: 512 << 20, DecodeBytesMax: 512 << 20,
+		UnansweredBytesMax: 256 << 20, UnansweredAllowance: 80 << 10, UnansweredPatience: 5 * time.Second,
 		DrainTimeout:         10 * time.Second,
 		ProducePartitionsMax: 20_000, ProduceTimeout: 30 * time.Second, HoldTime: time.Second, ThrottleTime: 200 * time.Millisecond,
 		FetchBytesMax: 55 << 20,
@@ -130,6 +137,7 @@ func (c Config) Validate() error {
 		{"default partitions", int64(c.DefaultPartitions)}, {"connections max", int64(c.ConnectionsMax)},
 		{"idle timeout", int64(c.IdleTimeout)}, {"small frame bytes max", int64(c.SmallFrameBytesMax)},
 		{"transfer timeout", int64(c.TransferTimeout)}, {"in-flight max", int64(c.InFlightMax)},
+		{"unanswered bytes max", c.UnansweredBytesMax}, {"unanswered allowance", c.UnansweredAllowance}, {"unanswered patience", int64(c.UnansweredPatience)},
 		{"produce partitions max", int64(c.ProducePartitionsMax)}, {"produce timeout", int64(c.ProduceTimeout)},
 		{"fetch bytes max", int64(c.FetchBytesMax)}, {"cold reads max", int64(c.ColdReadsMax)},
 		{"cold read bytes max", int64(c.ColdReadBytesMax)}, {"cold keep", int64(c.ColdKeep)},

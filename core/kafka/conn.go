@@ -35,22 +35,26 @@ type conn struct {
 	produce kmsg.ProduceRequest // reused: the reader is done with it before the next
 	barrier <-chan struct{}     // closed once the last topic-changing request is answered
 
-	queue    chan *call
-	held     *semaphore.Weighted // bytes of unanswered requests
-	inFlight atomic.Int32
-	muted    atomic.Int64 // unix ns: read no request before, it was told to wait
+	queue      chan *call
+	held       *semaphore.Weighted // bytes of unanswered requests
+	unanswered holder              // the memory that they take
+	evicted    atomic.Pointer[error]
+	inFlight   atomic.Int32
+	muted      atomic.Int64 // unix ns: read no request before, it was told to wait
 
 	out []byte
 }
 
 // call is a request that was read; the writer answers calls in order.
 type call struct {
-	header header
-	api    string
-	size   int   // of the frame, length included
-	held   int64 // of conn.held
-	read   time.Time
-	done   chan struct{} // closed when answered; nil unless it is a barrier
+	header        header
+	api           string
+	size          int             // of the frame, length included
+	held          int64           // of conn.held
+	memory, share int64           // of conn.unanswered
+	hurry         <-chan struct{} // closed when a long wait should end; set before answer is called
+	read          time.Time
+	done          chan struct{} // closed when answered; nil unless it is a barrier
 	// answer may wait. It is called once, by the writer.
 	answer func(ctx context.Context) (reply, error)
 }
@@ -120,6 +124,12 @@ func (c *conn) serve(base context.Context) {
 	c.in = bufio.NewReaderSize(c.nc, 16<<10)
 	c.queue = make(chan *call, cfg.InFlightMax)
 	c.held = semaphore.NewWeighted(int64(cfg.InFlightBytesMax))
+	c.unanswered.hurry = make(chan struct{})
+	c.unanswered.evict = func(why error) {
+		c.evicted.CompareAndSwap(nil, &why)
+		cancel()
+		c.closeSocket()
+	}
 
 	written := make(chan error, 1)
 	go func() {
@@ -159,6 +169,9 @@ func (c *conn) logEnd(rerr, werr error) {
 	err := rerr
 	if werr != nil && !errors.Is(werr, context.Canceled) {
 		err = werr
+	}
+	if why := c.evicted.Load(); why != nil {
+		err = *why
 	}
 	level := slog.LevelWarn
 	var end *closing
@@ -348,6 +361,15 @@ func (c *conn) enqueue(ctx context.Context, cl *call) error {
 	if err := c.held.Acquire(ctx, cl.held); err != nil {
 		return err
 	}
+	cl.memory = cl.held
+	if cl.header.key != keyProduce { // which counted what it keeps, and let go of the frame
+		cl.memory *= heldGrowth
+	}
+	var err error
+	if cl.share, err = c.srv.unanswered.acquire(ctx, &c.unanswered, cl.memory); err != nil {
+		c.held.Release(cl.held)
+		return err
+	}
 	if cl.done != nil {
 		c.barrier = cl.done
 	}
@@ -367,6 +389,7 @@ func (c *conn) finish(cl *call) {
 	if cl.done != nil {
 		close(cl.done)
 	}
+	c.srv.unanswered.release(&c.unanswered, cl.memory, cl.share)
 	c.held.Release(cl.held)
 	c.inFlight.Add(-1)
 	c.srv.metrics.InFlight(-1)
@@ -385,6 +408,7 @@ func (c *conn) writeLoop(ctx context.Context) error {
 }
 
 func (c *conn) answer(ctx context.Context, cl *call) error {
+	cl.hurry = c.srv.unanswered.hurry(&c.unanswered)
 	rep, err := cl.answer(ctx)
 	if err != nil {
 		return err

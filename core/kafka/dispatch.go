@@ -122,7 +122,7 @@ func (b *broker) acceptOther(cl *call, body []byte) error {
 		if err := decode(cl, r, body); err != nil {
 			return err
 		}
-		cl.answer = func(ctx context.Context) (reply, error) { return b.fetch(ctx, r, cl.read) }
+		cl.answer = func(ctx context.Context) (reply, error) { return b.fetch(ctx, r, cl.read, cl.hurry) }
 		return nil
 	case keyListOffsets:
 		return accept(cl, kmsg.NewPtrListOffsetsRequest(), body, b.listOffsets)

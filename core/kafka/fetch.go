@@ -79,8 +79,9 @@ type fetchAnswer struct {
 	brokers []endpoint
 }
 
-// fetch serves one request that arrived at `arrived`.
-func (b *broker) fetch(ctx context.Context, r *kmsg.FetchRequest, arrived time.Time) (reply, error) {
+// fetch serves one request that arrived at `arrived`. It waits no longer once
+// hurry is closed.
+func (b *broker) fetch(ctx context.Context, r *kmsg.FetchRequest, arrived time.Time, hurry <-chan struct{}) (reply, error) {
 	if r.SessionID != 0 && r.SessionEpoch > 0 {
 		// We never gave out a session: the client falls back to full fetches.
 		c := code(b.fail("Fetch", codeFetchSessionNotFound))
@@ -90,7 +91,7 @@ func (b *broker) fetch(ctx context.Context, r *kmsg.FetchRequest, arrived time.T
 	for i := range f.parts {
 		f.read(ctx, &f.parts[i])
 	}
-	if err := f.wait(ctx, arrived.Add(time.Duration(r.MaxWaitMillis)*time.Millisecond)); err != nil {
+	if err := f.wait(ctx, arrived.Add(time.Duration(r.MaxWaitMillis)*time.Millisecond), hurry); err != nil {
 		return reply{}, err
 	}
 	b.metrics.RecordBytes(0, f.bytes)
@@ -320,28 +321,29 @@ func (f *fetchRun) undecodable(p *fetchPart, err error) bool {
 const selectMax = 1 << 16
 
 // wait reads on until the response is complete.
-func (f *fetchRun) wait(ctx context.Context, deadline time.Time) error {
+func (f *fetchRun) wait(ctx context.Context, deadline time.Time, hurry <-chan struct{}) error {
 	d := time.Until(deadline)
 	if f.complete() || d <= 0 {
 		return nil
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	// Three cases of our own, then one per partition.
+	// Four cases of our own, then one per partition.
 	cases := []reflect.SelectCase{
 		{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(timer.C)},
 		{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(f.broker.stopping)},
+		{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(hurry)},
 		{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())},
 	}
-	const own = 3
+	const own = 4
 	for i := range min(len(f.parts), selectMax-own) {
 		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(f.parts[i].waits())})
 	}
 	for {
 		switch n, _, _ := reflect.Select(cases); n {
-		case 0, 1:
+		case 0, 1, 2:
 			return nil
-		case 2:
+		case 3:
 			return ctx.Err()
 		}
 		for i := range cases[own:] {

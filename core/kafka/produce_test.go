@@ -225,7 +225,7 @@ func TestThrottle(t *testing.T) {
 // once; a listener that stops does not wait for it.
 func TestThrottleMutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &conn{srv: &Server{metrics: noMetrics{}, stopping: make(chan struct{})}}
+		c := &conn{srv: &Server{metrics: noMetrics{}, stopping: make(chan struct{}), unanswered: newUnanswered(1, 1, 1)}}
 		mute := func() {
 			cl := &call{answer: func(context.Context) (reply, error) {
 				return reply{silent: true, throttle: 150 * time.Millisecond}, nil

@@ -21,12 +21,13 @@ type Server struct {
 	metrics Metrics
 	log     *slog.Logger
 
-	listener net.Listener
-	buffers  buffers
-	receive  *semaphore.Weighted // bytes of large frames
-	decode   *semaphore.Weighted // bytes that decoders of larger requests may allocate
-	stopping chan struct{}       // closed: read no more, answer what was read
-	wg       sync.WaitGroup      // every connection
+	listener   net.Listener
+	buffers    buffers
+	receive    *semaphore.Weighted // bytes of large frames
+	decode     *semaphore.Weighted // bytes that decoders of larger requests may allocate
+	stopping   chan struct{}       // closed: read no more, answer what was read
+	unanswered *unanswered
+	wg         sync.WaitGroup // every connection
 
 	mu struct {
 		sync.Mutex
@@ -45,9 +46,10 @@ func New(cfg Config, backend Backend, metrics Metrics, log *slog.Logger) (*Serve
 	}
 	s := &Server{
 		cfg: cfg, metrics: metrics, log: log,
-		receive:  semaphore.NewWeighted(cfg.ReceiveBytesMax),
-		decode:   semaphore.NewWeighted(cfg.DecodeBytesMax),
-		stopping: make(chan struct{}),
+		receive:    semaphore.NewWeighted(cfg.ReceiveBytesMax),
+		decode:     semaphore.NewWeighted(cfg.DecodeBytesMax),
+		stopping:   make(chan struct{}),
+		unanswered: newUnanswered(cfg.UnansweredBytesMax, cfg.UnansweredAllowance, cfg.UnansweredPatience),
 	}
 	s.broker = newBroker(cfg, backend, metrics, log, s.stopping)
 	s.mu.conns = make(map[*conn]struct{})
