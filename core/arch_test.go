@@ -24,6 +24,7 @@ var rank = map[string]int{
 	"core/internal/units":     0,
 	"sdk/internal/handshake":  0,
 	"sdk/internal/pluginpb":   0,
+	"sdk/internal/recorder":   0,
 	"sdk/sink":                1,
 	"sdk/internal/wire":       1,
 	"sdk/api":                 1,
@@ -39,6 +40,7 @@ var rank = map[string]int{
 	"sdk/host":                3,
 	"sdk/plugintest":          4,
 	"sdk/examples":            5,
+	"sdk/skeleton":            5,
 	"core/metalog":            3,
 	"core/metalog/memlog":     3,
 	"core/metalog/sqllog":     3,
@@ -75,7 +77,7 @@ var sideways = map[string][]string{
 // import them, and they may import anything.
 var proving = []string{
 	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
-	"sdk/objstore/objstoretest", "sdk/host/hosttest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
+	"sdk/host/hosttest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
 	"core/stream/streamtest", "core/stream/plan/plantest", "plugins/cloudtest",
 }
 

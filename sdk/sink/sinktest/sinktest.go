@@ -11,15 +11,12 @@ package sinktest
 import (
 	"context"
 	"fmt"
-	"io"
-	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
+	"github.com/mink-project/mink/sdk/internal/recorder"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/sink"
 )
@@ -115,62 +112,8 @@ func RunCheck(ctx context.Context, c Check, target Target) Result {
 		}
 		return r
 	}
-	t := &recorder{ctx: ctx}
-	var wg sync.WaitGroup
-	wg.Go(func() { // Fatalf ends this goroutine
-		defer func() {
-			if p := recover(); p != nil {
-				t.Errorf("panic: %v", p)
-			}
-		}()
-		c.Run(t, target)
-	})
-	wg.Wait()
-	return Result{Name: c.Name, Failed: t.failed, Text: t.text.String()}
-}
-
-// recorder is a T that keeps what it is told.
-type recorder struct {
-	ctx    context.Context //nolint:containedctx // T has a Context method
-	mu     sync.Mutex
-	failed bool
-	text   strings.Builder
-}
-
-func (r *recorder) Helper()                  {}
-func (r *recorder) Context() context.Context { return r.ctx }
-
-func (r *recorder) say(failed bool, format string, args []any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failed = r.failed || failed
-	_, _ = fmt.Fprintf(&r.text, format+"\n", args...)
-}
-
-func (r *recorder) Logf(format string, args ...any)   { r.say(false, format, args) }
-func (r *recorder) Errorf(format string, args ...any) { r.say(true, format, args) }
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.say(true, format, args)
-	runtime.Goexit()
-}
-
-// Report prints results, the failures with what they said, and answers how many
-// failed.
-func Report(w io.Writer, results []Result) (failed int) {
-	for _, r := range results {
-		verdict := "ok"
-		switch {
-		case r.Failed:
-			verdict, failed = "FAILED", failed+1
-		case r.Skipped:
-			verdict = "does not apply"
-		}
-		_, _ = fmt.Fprintf(w, "%-28s %s\n", r.Name, verdict)
-		if r.Failed {
-			_, _ = fmt.Fprintf(w, "    %s\n", strings.ReplaceAll(strings.TrimSpace(r.Text), "\n", "\n    "))
-		}
-	}
-	return failed
+	failed, text := recorder.Run(ctx, func(t *recorder.T) { c.Run(t, target) })
+	return Result{Name: c.Name, Failed: failed, Text: text}
 }
 
 func exactlyOnce(d sink.Description) bool { return d.Delivery == sink.ExactlyOnce }

@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// skeletonLimit is how long a new sink may take to be written, built and tested,
+// in all, once its dependencies are built.
+const skeletonLimit = time.Minute
+
+// newUser is a directory with a checkout in "mink", and a shell in it.
+type newUser struct {
+	t   *testing.T
+	dir string
+	env []string
+}
+
+func newSDKUser(t *testing.T) *newUser {
+	t.Helper()
+	root, err := filepath.Abs(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &newUser{t: t, dir: t.TempDir()}
+	if err := os.Symlink(root, filepath.Join(u.dir, "mink")); err != nil {
+		t.Fatal(err)
+	}
+	tools := filepath.Join(u.dir, "tools")
+	if err := os.Mkdir(tools, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	// `make build` was run, and its binary is the one under test.
+	if err := os.WriteFile(filepath.Join(tools, "make"), []byte("#!/bin/sh\n[ \"$*\" = build ]\n"), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if err := os.Symlink(minkBinary(t), filepath.Join(tools, "mink")); err != nil {
+		t.Fatal(err)
+	}
+	// Dependencies are the module cache's: a new user's network has them too.
+	u.env = append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"), "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
+	return u
+}
+
+func (u *newUser) run(script string) (string, error) {
+	ctx, cancel := context.WithTimeout(u.t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir, cmd.Env = u.dir, u.env
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// TestSDKReadmeIsRunAsWritten follows sdk/README.md in one shell, as somebody who
+// types, in a module outside of the repository.
+func TestSDKReadmeIsRunAsWritten(t *testing.T) {
+	u := newSDKUser(t)
+	var script strings.Builder
+	for _, b := range blocksOf(t, page{file: "sdk/README.md", heading: "## Write and run a sink in ten minutes"}) {
+		if b.language != "sh" || !strings.Contains(b.code, "replay, err :=") {
+			script.WriteString(b.code)
+			continue
+		}
+		// The line of sink.go that the text shows must be in it.
+		script.WriteString("grep -qF '" + strings.TrimSpace(b.code) + "' sink.go\n")
+	}
+	text := strings.ReplaceAll(script.String(), "PATH=$PWD/bin:$PATH", "PATH=$PATH:$PWD/bin") // the binary under test
+	out, err := u.run(text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"module example.com/mink-plugin-sink-mine", `"kind": "sink"`, "checks passed in", "StaleBase                  FAILED", "StaleBase                  ok", "ok  \texample.com/mink-plugin-sink-mine"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the commands of sdk/README.md print no %q:\n%s", want, out)
+		}
+	}
+	t.Log(out)
+}
+
+// TestNewSinkPassesItsKit times what the manual promises.
+func TestNewSinkPassesItsKit(t *testing.T) {
+	u := newSDKUser(t)
+	if out, err := u.run("cd mink && go build -o /dev/null ./sdk/skeleton/sink"); err != nil { // the dependencies
+		t.Fatalf("%v\n%s", err, out)
+	}
+	began := time.Now()
+	out, err := u.run("mink plugin new sink timed-1 --sdk mink && cd mink-plugin-sink-timed-1 && go build -o mink-plugin-sink-timed-1 . && go vet ./... && mink plugin test ./mink-plugin-sink-timed-1 --option dir={dir}")
+	took := time.Since(began)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if took > skeletonLimit {
+		t.Errorf("written, built and tested in %v, want at most %v", took, skeletonLimit)
+	}
+	t.Logf("a new sink was written, built and tested in %v", took.Round(time.Millisecond))
+}
