@@ -39,8 +39,9 @@ type Config struct {
 	// stopped and is killed. Calls without a deadline hang as long at most.
 	HealthTimeout time.Duration
 	// RestartWaitMin and RestartWaitMax bound the pause before a start, which doubles
-	// with every failure in a row after the third; until then starts come at once. A
-	// process that lived for StableAfter ends the row.
+	// with every failure in a row after the third; until then starts come at once.
+	// Behind a process that did start it is eight times the least at most. A process
+	// that lived for StableAfter ends the row.
 	RestartWaitMin, RestartWaitMax time.Duration
 	StableAfter                    time.Duration
 	// CallWait is how long a call waits for a process while none serves.

@@ -110,7 +110,7 @@ func (s *supervisor) run(ctx context.Context, p *host.Process) {
 			s.logger.Error("a plugin's process cannot be ended", "error", err)
 		}
 		s.logger.Warn("the plugin's process is over and is started again", "pid", p.PID(), "reason", why)
-		if time.Since(began) >= s.cfg.StableAfter {
+		if failures = min(failures, diedMax); time.Since(began) >= s.cfg.StableAfter {
 			failures = 0
 		}
 		if p, failures = s.restart(ctx, failures); p == nil {
@@ -122,8 +122,13 @@ func (s *supervisor) run(ctx context.Context, p *host.Process) {
 	}
 }
 
-// freeRestarts come without a pause: what dies now and then is to be back at once.
-const freeRestarts = 3
+const (
+	// freeRestarts come without a pause: what dies now and then is to be back at once.
+	freeRestarts = 3
+	// diedMax is how far a row of processes counts that did start and died young: the
+	// pause is eight times the least. Only starts that fail go on doubling it.
+	diedMax = freeRestarts + 3
+)
 
 // restart starts a process, as often as it takes; nil when ctx is done.
 func (s *supervisor) restart(ctx context.Context, failures int) (*host.Process, int) {
