@@ -61,6 +61,7 @@ var rank = map[string]int{
 	"plugins/internal/cloudstore": 3,
 	"plugins/objstore-s3":         7,
 	"plugins/objstore-gcs":        7,
+	"plugins/objstore-azure":      7,
 }
 
 // sideways lists the imports within one rank.
@@ -94,6 +95,7 @@ var doors = map[string][]string{
 	"github.com/knadh/koanf":              {"core/server"},
 	"github.com/aws":                      {"plugins/objstore-s3"},
 	"cloud.google.com/go":                 {"plugins/objstore-gcs"},
+	"github.com/Azure":                    {"plugins/objstore-azure"},
 }
 
 // pure lists what formats and brains may not import: nothing that can block or
