@@ -62,6 +62,7 @@ var manual = []page{
 	{file: "docs/flight.md", node: true, prints: []string{"milk", "first_offset"}},
 	{file: "docs/configuration.md"},
 	{file: "docs/operations.md", prints: []string{"clean: "}},
+	{file: "docs/plugins.md"},
 	{file: "docs/sinks.md"},
 	{file: "docs/limits.md"},
 	{file: "docs/benchmarks.md"},
