@@ -300,8 +300,8 @@ func TestTopicLifecycle(t *testing.T) {
 	if got := n.wholeTopic("gone"); len(got) != 0 {
 		t.Fatalf("a topic created again under the same name has old records: %s", quote(got))
 	}
-	out, errOut, err := n.tryMink(nil, "topic", "create", "c", "--config", "cleanup.policy=compact")
-	if err == nil || !strings.Contains(string(errOut), "compact") {
-		t.Fatalf("cleanup.policy=compact: %v, %s%s", err, out, errOut)
+	out, errOut, err := n.tryMink(nil, "topic", "create", "c", "--config", "cleanup.policy=compacted")
+	if err == nil || !strings.Contains(string(errOut), "compact,delete") {
+		t.Fatalf("cleanup.policy=compacted: %v, %s%s", err, out, errOut)
 	}
 }

@@ -156,7 +156,7 @@ func (r *reader) batch(b record.Batch, hw mink.Offset) error {
 		return r.skip(meta, err)
 	}
 	defer rows.Release()
-	if len(gaps) > 0 {
+	if len(gaps) > 0 && gaps[0].Why != "" {
 		r.service.log.Warn("scan skips records that are no rows", "bucket", r.bucket.String(), "ranges", len(gaps), "first_offset", gaps[0].First, "why", gaps[0].Why)
 	}
 	for _, q := range gaps {
@@ -167,7 +167,8 @@ func (r *reader) batch(b record.Batch, hw mink.Offset) error {
 	return r.part(b, meta, rows, end)
 }
 
-// gap sends the rows before a range of records that are no rows, and reports it.
+// gap sends the rows before a range of offsets that have none, and reports it, unless a
+// cleaning took the records and others of the batch follow: their message says enough.
 func (r *reader) gap(b record.Batch, meta api.BatchMetadata, rows arrow.RecordBatch, q tablet.Quarantined) error {
 	first, last := max(q.First, r.next), min(q.Last, meta.Next-1)
 	if first > last {
@@ -175,6 +176,10 @@ func (r *reader) gap(b record.Batch, meta api.BatchMetadata, rows arrow.RecordBa
 	}
 	if err := r.part(b, meta, rows, first); err != nil || r.left <= 0 {
 		return err
+	}
+	if q.Why == "" && last+1 < meta.Next {
+		r.next = last + 1
+		return nil
 	}
 	meta.Base, meta.Last, meta.Next, meta.Quarantined = first, last, last+1, q.Why
 	return r.empty(meta)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -273,4 +275,24 @@ func TestFranzGoOverTablet(t *testing.T) {
 			next++
 		})
 	}
+}
+
+// The rest of tablet.Stream: nothing here is cleaned.
+
+func (s *memStream) CleanLimit() (mink.Offset, plan.Cleaned, error) { return 0, plan.Cleaned{}, nil }
+
+func (s *memStream) AskCheckpoint() {}
+
+func (s *memStream) Scan(context.Context, mink.Offset, mink.Offset) iter.Seq2[stream.Frame, error] {
+	return func(func(stream.Frame, error) bool) {}
+}
+
+func (s *memStream) Rewrite(context.Context, stream.Rewrite) (plan.Cleaned, error) {
+	return plan.Cleaned{}, mink.ErrUnsupported
+}
+
+func (s *memStream) Bytes(context.Context, mink.Offset, mink.Offset) (int64, error) { return 0, nil }
+
+func (s *memStream) OffsetForBytes(context.Context, int64) (mink.Offset, bool, error) {
+	return 0, false, nil
 }

@@ -490,6 +490,7 @@ func (b *buckets) stats() []BucketStats {
 		}
 		if e.log != nil {
 			s.LogStart, s.HighWatermark, s.LogEnd = e.log.LogStart(), e.log.HighWatermark(), e.log.LogEnd()
+			s.Clean = e.log.CleanStats()
 		}
 		out = append(out, s)
 	}

@@ -26,6 +26,12 @@ type Config struct {
 	// LogRetentionInterval is how often buckets are trimmed by their table's
 	// options. Default 5 m.
 	LogRetentionInterval time.Duration
+	// TopicCleaningInterval is how often buckets of compacted topics are looked at.
+	// Default 1 m.
+	TopicCleaningInterval time.Duration
+	// CleanMapBytes is the memory of the map of keys that a cleaning makes: what it has
+	// no room for waits for the next one. Default 128 MiB.
+	CleanMapBytes int64
 	// OpensMax bounds how many buckets open at once. Default 16.
 	OpensMax int
 	// ReadyTimeout bounds how long CreateTable and EnsurePartition wait for the
@@ -50,6 +56,7 @@ func Default() Config {
 	return Config{
 		NodeID: 1, Version: "dev", FeatureLevel: 1,
 		LeaseTTL: 30 * time.Second, LogRetentionInterval: 5 * time.Minute,
+		TopicCleaningInterval: time.Minute, CleanMapBytes: 128 << 20,
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
 	}
@@ -64,6 +71,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: LeaseTTL is %s, must be 1s or more: %w", c.LeaseTTL, mink.ErrInvalid)
 	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.RecoveryWait <= 0 || c.FeatureLevel < 1:
 		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
+	case c.TopicCleaningInterval <= 0 || c.CleanMapBytes < 1:
+		return fmt.Errorf("node: TopicCleaningInterval and CleanMapBytes must be positive: %w", mink.ErrInvalid)
 	case c.GroupCommitInterval <= 0 || c.GroupCommitBytesMax < 1:
 		return fmt.Errorf("node: GroupCommitInterval and GroupCommitBytesMax must be positive: %w", mink.ErrInvalid)
 	}

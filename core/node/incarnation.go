@@ -34,6 +34,7 @@ type incarnation struct {
 	buckets   *buckets
 	heartbeat *loop.Loop
 	retention *loop.Loop
+	cleaning  *loop.Loop
 	groups    *groupCommits
 	rowless   chan struct{} // told once when the database has lost this epoch's row
 }
@@ -145,6 +146,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
 	inc.groups = newGroupCommits(n.cfg, n.deps.Meta.Propose)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
+	inc.cleaning = loop.New("topic cleaning", n.cfg.TopicCleaningInterval, n.logger, inc.buckets.clean)
 	return inc, nil
 }
 
@@ -170,6 +172,7 @@ func (inc *incarnation) run(ctx context.Context) error {
 	})
 	g.Go(func() error { return inc.buckets.run(gctx) })
 	g.Go(func() error { return inc.retention.Run(gctx) })
+	g.Go(func() error { return inc.cleaning.Run(gctx) })
 	g.Go(func() error { return inc.groups.run(gctx) })
 	g.Go(func() error { return inc.watchSeal(gctx) })
 	err := g.Wait()

@@ -267,6 +267,7 @@ type BucketStats struct {
 	LogStart      mink.Offset
 	HighWatermark mink.Offset
 	LogEnd        mink.Offset
+	Clean         tablet.CleanStats
 	Error         string // why it is not open
 }
 
@@ -282,7 +283,7 @@ func (n *Node) Stats() Stats {
 	s.Epoch = inc.epoch
 	s.Buckets = inc.buckets.stats()
 	s.Engine = inc.engine.Stats()
-	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status())
+	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status(), inc.cleaning.Status())
 	return s
 }
 

@@ -19,6 +19,8 @@ const (
 	kafkaRetentionBytes = "retention.bytes"
 )
 
+const optionCleanup = "cleanup.policy"
+
 // The options of typed topics.
 const (
 	OptionValueFormat = "kafka.value.format"
@@ -83,6 +85,15 @@ func kafkaMillis(text string) time.Duration {
 	}
 	// 0 ms is a limit, not its absence.
 	return max(time.Duration(n)*time.Millisecond, 1)
+}
+
+// kafkaSpan reads a checked time; one that is too long for a Duration is the longest.
+func kafkaSpan(text string) time.Duration {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * time.Millisecond
 }
 
 // KafkaConfig is one topic config as Kafka's DescribeConfigs reports it.

@@ -65,6 +65,13 @@ type Options struct {
 	QuarantineBad   bool          // with KafkaJSON: records that do not fit the columns are taken and kept out of them
 	AutoPartition   AutoPartition
 
+	Compact          bool          // records go that a later one of the same key supersedes
+	CompactOnly      bool          // and none by LogTTL and LogMaxBytes
+	DeleteRetention  time.Duration // how long a tombstone stays that a cleaning has met
+	MinCompactionLag time.Duration // how long a record stays whatever comes after it
+	MaxCompactionLag time.Duration // how long a superseded record stays at most
+	MinDirtyRatio    float64       // share of bytes not cleaned yet at which a cleaning begins
+
 	values map[string]string
 }
 
@@ -279,6 +286,16 @@ func (o *Options) fill() error {
 	o.DeepKafka = text("kafka.validate") == "deep"
 	o.KafkaJSON = text(OptionValueFormat) == "json"
 	o.QuarantineBad = text(optionBadRecords) == "quarantine"
+	policy := text(optionCleanup)
+	o.Compact, o.CompactOnly = strings.Contains(policy, "compact"), policy == "compact"
+	o.DeleteRetention = kafkaSpan(text("delete.retention.ms"))
+	o.MinCompactionLag = kafkaSpan(text("min.compaction.lag.ms"))
+	o.MaxCompactionLag = kafkaSpan(text("max.compaction.lag.ms"))
+	ratio, ratioErr := strconv.ParseFloat(text("min.cleanable.dirty.ratio"), 64)
+	if ratioErr != nil {
+		return ratioErr
+	}
+	o.MinDirtyRatio = ratio
 	o.TimestampBefore = kafkaMillis(text("message.timestamp.before.max.ms"))
 	o.TimestampAfter = kafkaMillis(text("message.timestamp.after.max.ms"))
 	o.AutoPartition = AutoPartition{
@@ -321,6 +338,9 @@ func (d *Descriptor) checkOptions() error {
 	if err := d.checkKafkaJSON(&o); err != nil {
 		return err
 	}
+	if err := d.checkCompact(&o); err != nil {
+		return err
+	}
 	return d.checkAutoPartition(o.AutoPartition)
 }
 
@@ -345,6 +365,23 @@ func (d *Descriptor) checkKafkaJSON(o *Options) error {
 		return nil
 	}
 	return optionError(OptionValueFormat, "json", "a table with %s is no topic, as Kafka's producers choose the bucket themselves", keys)
+}
+
+// checkCompact: a cleaning goes by the keys of Kafka records, and rewrites what is
+// left as such.
+func (d *Descriptor) checkCompact(o *Options) error {
+	policy, _ := o.Value(optionCleanup)
+	switch {
+	case !o.Compact:
+		return nil
+	case len(d.PrimaryKey) > 0:
+		return optionError(optionCleanup, policy, "a table with a primary key keeps the latest row of each key by itself")
+	case !IsKafkaTopic(&d.Schema):
+		return optionError(optionCleanup, policy, "only tables with the four columns of a topic (key, value, headers, timestamp) can be compacted: rows of other columns have no key, and a deletion is no row")
+	case o.MinCompactionLag > o.MaxCompactionLag:
+		return optionError("min.compaction.lag.ms", o.values["min.compaction.lag.ms"], "it must not be above max.compaction.lag.ms")
+	}
+	return nil
 }
 
 func (d *Descriptor) checkAutoPartition(a AutoPartition) error {

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"errors"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -76,7 +77,6 @@ func TestParseOptions(t *testing.T) {
 		{"min.cleanable.dirty.ratio", "1.5", "it must be a number from 0 to 1", mink.ErrInvalid},
 		{"auto_partition.time_unit", "week", "it must be one of hour, day", mink.ErrInvalid},
 		{"auto_partition.num_precreate", "1001", "it must be 1000 or less", mink.ErrInvalid},
-		{"cleanup.policy", "compact", "understood, but not built yet", mink.ErrUnsupported},
 		{"cleanup.policy", "compacted", "it must be one of", mink.ErrInvalid},
 		{"lake", "true", "understood, but not built yet", mink.ErrUnsupported},
 		{"lake", "maybe", "it must be true or false", mink.ErrInvalid},
@@ -188,9 +188,7 @@ func TestKafkaTopic(t *testing.T) {
 	if !got["retention.ms"].Set || got["segment.bytes"].Set {
 		t.Error("Set is wrong")
 	}
-	if _, err := KafkaTopic("kafka", "t", 1, map[string]string{"cleanup.policy": "compact"}); !errors.Is(err, mink.ErrUnsupported) {
-		t.Errorf("compact: %v", err)
-	}
+	checkCompacted(t)
 	for _, buckets := range []int32{0, -1, 5000} {
 		if _, err := KafkaTopic("kafka", "t", buckets, nil); !errors.Is(err, mink.ErrInvalid) {
 			t.Errorf("%d partitions: %v", buckets, err)
@@ -308,4 +306,52 @@ func FuzzParseOptions(f *testing.F) {
 			t.Errorf("%q = %q is read as %+v, and from there as %+v, %v", name, value, o, again, err)
 		}
 	})
+}
+
+func checkCompacted(t *testing.T) {
+	t.Helper()
+	parsed := func(configs map[string]string) (Options, error) {
+		d, err := KafkaTopic("kafka", "t", 1, configs)
+		if err != nil {
+			return Options{}, err
+		}
+		return d.ParsedOptions()
+	}
+	for _, c := range []struct {
+		policy        string
+		compact, only bool
+	}{{"delete", false, false}, {"compact", true, true}, {"compact,delete", true, false}, {"delete,compact", true, false}} {
+		o, err := parsed(map[string]string{"cleanup.policy": c.policy, "delete.retention.ms": "0", "min.compaction.lag.ms": "1500", "min.cleanable.dirty.ratio": "0.25"})
+		if err != nil || o.Compact != c.compact || o.CompactOnly != c.only {
+			t.Errorf("%s: %+v, %v", c.policy, o, err)
+		}
+		if o.DeleteRetention != 0 || o.MinCompactionLag != 1500*time.Millisecond || o.MaxCompactionLag != math.MaxInt64 || o.MinDirtyRatio != 0.25 {
+			t.Errorf("%+v", o)
+		}
+	}
+	if o, err := parsed(map[string]string{"delete.retention.ms": maxKafkaMillis}); err != nil || o.DeleteRetention != math.MaxInt64 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if _, err := parsed(map[string]string{"cleanup.policy": "compact", "min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}); !errors.Is(err, mink.ErrInvalid) {
+		t.Errorf("lags that exclude each other: %v", err)
+	}
+	typed := &Descriptor{Database: "d", Table: "t", Schema: Schema{Columns: []Column{{Name: "a", Type: MustParseType("INT")}}}, Options: map[string]string{"cleanup.policy": "compact"}}
+	for _, json := range []string{"raw", "json"} {
+		typed.Options[OptionValueFormat] = json
+		if err := checked(typed); !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), "four columns of a topic") {
+			t.Errorf("a typed table, %s: %v", json, err)
+		}
+	}
+	typed.PrimaryKey, typed.Options[OptionValueFormat] = []string{"a"}, "raw"
+	if err := checked(typed); !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), "primary key") {
+		t.Errorf("a table with a primary key: %v", err)
+	}
+}
+
+func checked(d *Descriptor) error {
+	n, err := d.Normalize()
+	if err != nil {
+		return err
+	}
+	return n.Validate()
 }

@@ -58,6 +58,7 @@ type Config struct {
 	CoordinatorTick          units.Duration `koanf:"coordinator_tick" doc:"How often the lease holder looks for buckets without a leader, partitions to make or drop, and things that expired."`
 	MetadataSnapshotInterval units.Duration `koanf:"metadata_snapshot_interval" doc:"How often the lease holder writes a snapshot of the metadata and truncates its log."`
 	LogRetentionInterval     units.Duration `koanf:"log_retention_interval" doc:"How often leaders trim their buckets by log_ttl and log_max_bytes."`
+	TopicCleaningInterval    units.Duration `koanf:"topic_cleaning_interval" doc:"How often leaders look for buckets of compacted topics that are due to be cleaned."`
 	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
 	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
 	GroupCommitInterval      units.Duration `koanf:"group_commit_interval" doc:"Shortest time between two metadata commands that commit offsets of consumer groups; commits are gathered meanwhile."`
@@ -89,7 +90,7 @@ func DefaultConfig() Config {
 		Listen: "127.0.0.1:9123", KafkaListen: "127.0.0.1:9092", HTTPListen: "127.0.0.1:9190",
 		LogLevel: "info", LogFormat: "auto",
 		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
-		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
+		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute), TopicCleaningInterval: dur(time.Minute),
 		ProducerOffsetsTTL: dur(24 * time.Hour), GroupOffsetsRetention: dur(7 * 24 * time.Hour),
 		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
@@ -234,6 +235,7 @@ func (c Config) Validate() error {
 		{"lease_ttl", c.LeaseTTL, time.Second}, {"coordinator_tick", c.CoordinatorTick, 100 * time.Millisecond},
 		{"metadata_snapshot_interval", c.MetadataSnapshotInterval, time.Second},
 		{"log_retention_interval", c.LogRetentionInterval, 100 * time.Millisecond},
+		{"topic_cleaning_interval", c.TopicCleaningInterval, 100 * time.Millisecond},
 		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
 		{"group_offsets_retention", c.GroupOffsetsRetention, time.Second},
 		{"group_commit_interval", c.GroupCommitInterval, time.Millisecond},

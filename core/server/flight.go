@@ -110,6 +110,7 @@ func (b flightBackend) Stats() api.Stats {
 	for _, e := range s.Buckets {
 		row := api.BucketStats{
 			Bucket: e.Bucket, LeaderEpoch: e.LeaderEpoch, LogStart: e.LogStart, HighWatermark: e.HighWatermark, LogEnd: e.LogEnd, Error: e.Error,
+			CleanedEnd: e.Clean.CleanedEnd, Removed: e.Clean.Removed, CleanError: e.Clean.LastError,
 		}
 		if t, ok := view.Table(e.Bucket.Table); ok {
 			row.Table = t.Descriptor.Name()

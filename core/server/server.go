@@ -171,6 +171,8 @@ func (p *parts) buildNode() (err error) {
 	ncfg.FlightAddress, ncfg.KafkaAddress, ncfg.HTTPAddress = a.Flight, a.Kafka, a.HTTP
 	ncfg.LeaseTTL = time.Duration(p.cfg.LeaseTTL)
 	ncfg.LogRetentionInterval = time.Duration(p.cfg.LogRetentionInterval)
+	ncfg.TopicCleaningInterval = time.Duration(p.cfg.TopicCleaningInterval)
+	ncfg.CleanMapBytes = min(ncfg.CleanMapBytes, memoryLimit()/32)
 	ncfg.GroupCommitInterval = time.Duration(p.cfg.GroupCommitInterval)
 	ncfg.Stream = scfg
 	p.node, err = node.New(ncfg, node.Deps{

@@ -24,6 +24,16 @@ func (s *Stream) CleanLimit() (mink.Offset, plan.Cleaned, error) {
 	return s.engine.trimLimit(v), v.Cleaned, nil
 }
 
+// AskCheckpoint makes the next upload bring a checkpoint up to what is uploaded now, when
+// the newest one is older: what a recovery takes over has none, and CleanLimit would stay
+// below it until the next append.
+func (s *Stream) AskCheckpoint() {
+	v, ok := s.engine.deps.Meta.View().Stream(s.id)
+	if ok && s.engine.deps.Folder != nil && s.engine.trimLimit(v) < v.End {
+		s.checkTo.Store(int64(v.End))
+	}
+}
+
 // Scan yields the uploaded frames of [from, to), the first being the one that holds
 // from; to is a frame's start, or the end. It reads large pieces and keeps nothing in the block cache: for background
 // work on much of a stream. A frame's bytes are immutable. Errors as of Read; offsets

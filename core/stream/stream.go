@@ -47,9 +47,10 @@ type Stream struct {
 		closed  error         // nil: open
 	}
 
-	ckpt   checkpoints
-	reads  cursors
-	trimTo atomic.Int64 // wanted start that waits for a checkpoint
+	ckpt    checkpoints
+	reads   cursors
+	trimTo  atomic.Int64 // wanted start that waits for a checkpoint
+	checkTo atomic.Int64 // the next upload brings a checkpoint up to here
 }
 
 // Open admits appends to a stream under its leader epoch. The metadata view

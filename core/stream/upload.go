@@ -204,8 +204,8 @@ func (e *Engine) partition(view View, bulks []*bulk) []part {
 	return slices.DeleteFunc(parts, func(p part) bool { return len(p.runs) == 0 })
 }
 
-// heldForCheckpoint answers the streams whose trim waits for a checkpoint that
-// no record of this upload brings about.
+// heldForCheckpoint answers the streams whose trim or rewrite waits for a checkpoint
+// that no record of this upload brings about.
 func (e *Engine) heldForCheckpoint(view View, parts []part) []part {
 	if e.deps.Folder == nil {
 		return nil
@@ -216,7 +216,7 @@ func (e *Engine) heldForCheckpoint(view View, parts []part) []part {
 	}
 	var out []part
 	for _, s := range e.openStreams() {
-		want := mink.Offset(s.trimTo.Load())
+		want := mink.Offset(max(s.trimTo.Load(), s.checkTo.Load()))
 		if want <= s.Start() || busy[s] {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
@@ -90,6 +91,7 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 	opts := kafkabatch.Options{
 		MaxBytes:      o.MaxMessageBytes,
 		Deep:          o.DeepKafka,
+		RequireKeys:   o.Compact,
 		AllowZstd:     a.AllowZstd,
 		NowMs:         l.now(),
 		BeforeMaxMs:   int64(o.TimestampBefore / time.Millisecond),
@@ -115,7 +117,7 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 	}
 	var h record.Header
 	var err error
-	if opts.Deep || opts.Value != nil {
+	if opts.Deep || opts.RequireKeys || opts.Value != nil {
 		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
 			h, err = kafkabatch.Header(batch, &opts, d)
 			return err
@@ -205,6 +207,11 @@ func (l *Log) checkArrow(a *ArrowAppend) (entry, error) {
 			return entry{}, err
 		}
 	}
+	if o.Compact {
+		if err := l.checkKeys(lay, a); err != nil {
+			return entry{}, err
+		}
+	}
 	// Rows without a time of their own get the commit time when Kafka reads them.
 	e.commitTime = !info.HasTimestamp || info.NullTimes
 	e.header.MaxTimestamp = info.MaxTimestamp
@@ -213,6 +220,24 @@ func (l *Log) checkArrow(a *ArrowAppend) (entry, error) {
 	}
 	e.sum = record.BodySum(e.metadata, record.Padding(len(e.metadata)), e.body)
 	return e, nil
+}
+
+// checkKeys makes sure that every row of a compacted topic has a key.
+func (l *Log) checkKeys(lay *layout, a *ArrowAppend) error {
+	return l.codecs.withArrow(func(d *arrowipc.Decoder) error {
+		rows, err := d.Decode(lay.Layout, a.Metadata, a.Body, []int{kafkabatch.ColKey})
+		if err != nil {
+			return err
+		}
+		defer rows.Release()
+		keys := rows.Column(0)
+		for i := range keys.Len() {
+			if keys.IsNull(i) {
+				return record.RecordErrorf(record.KindInvalidRecord, i, "a compacted topic needs a key in every record")
+			}
+		}
+		return nil
+	})
 }
 
 // entry is one checked batch.
@@ -370,6 +395,7 @@ type Stats struct {
 	LogBytes                int64 // of the whole log since its first record
 	Quarantined             int64 // batches that could not be decoded
 	Quarantine              []Quarantined
+	Clean                   CleanStats
 }
 
 // Stats answers a snapshot.
@@ -383,5 +409,6 @@ func (l *Log) Stats() Stats {
 	s.Writers, s.LogBytes = l.mu.st.writers.len(), l.mu.st.sizes.total
 	l.mu.Unlock()
 	s.Quarantine, s.Quarantined = l.quarantine.list()
+	s.Clean = l.CleanStats()
 	return s
 }

@@ -33,36 +33,44 @@ func (l *Log) KafkaBatch(b record.Batch) ([]byte, error) {
 	if !l.settings.Load().isTopic(lay) {
 		return nil, fmt.Errorf("bucket %s: %w: Kafka clients read tables with a topic's four columns, or with kafka.value.format = json", l.cfg.Bucket, mink.ErrUnsupported)
 	}
-	e := kafkabatch.Encoding{
+	if b.Count() > 0 {
+		out, err := l.encodeKafka(b, lay)
+		if err == nil {
+			return out, nil
+		}
+		l.poisoned(b, err)
+	}
+	return kafkabatch.EncodeValues(nil, 0, nil, encodingOf(b))
+}
+
+func encodingOf(b record.Batch) kafkabatch.Encoding {
+	return kafkabatch.Encoding{
 		Base:            b.BaseOffset(),
 		LeaderEpoch:     b.LeaderEpoch(),
 		LastOffsetDelta: int32(b.LastOffset() - b.BaseOffset()),
 		CommitMs:        b.CommitTimestamp(),
 		LogAppendTime:   b.Attributes()&record.AttrLogAppendTime != 0,
 	}
-	var out []byte
-	if b.Count() > 0 {
-		err = l.codecs.withArrow(func(d *arrowipc.Decoder) error {
-			meta, body := b.Arrow()
-			rows, err := d.Decode(lay.Layout, meta, body, nil)
-			if err != nil {
-				return err
-			}
-			defer rows.Release()
-			room := make([]byte, 0, len(b)+len(b)/8)
-			if lay.topic {
-				out, err = kafkabatch.Encode(room, rows, e)
-			} else {
-				out, err = kafkabatch.EncodeValues(room, int(rows.NumRows()), jsonValues(rows), e)
-			}
+}
+
+// encodeKafka writes the rows of an arrow batch as a Kafka batch.
+func (l *Log) encodeKafka(b record.Batch, lay *layout) (out []byte, err error) {
+	err = l.codecs.withArrow(func(d *arrowipc.Decoder) error {
+		meta, body := b.Arrow()
+		rows, err := d.Decode(lay.Layout, meta, body, nil)
+		if err != nil {
 			return err
-		})
-		if err == nil {
-			return out, nil
 		}
-		l.poisoned(b, err)
-	}
-	return kafkabatch.EncodeValues(nil, 0, nil, e)
+		defer rows.Release()
+		room := make([]byte, 0, len(b)+len(b)/8)
+		if lay.topic {
+			out, err = kafkabatch.Encode(room, rows, encodingOf(b))
+		} else {
+			out, err = kafkabatch.EncodeValues(room, int(rows.NumRows()), jsonValues(rows), encodingOf(b))
+		}
+		return err
+	})
+	return out, err
 }
 
 func noRows(s *arrow.Schema) arrow.RecordBatch {
@@ -84,8 +92,9 @@ func (l *Log) layoutOf(b record.Batch) (*layout, error) {
 // per offset, from the batch's base; none for a batch without records. Rows may
 // alias b. Release them.
 //
-// skip lists the offsets, in order, whose record is quarantined: their rows only
-// keep the others at their places and are to be left out.
+// skip lists the offsets, in order, that have no row, though one that is to be left out
+// may keep the others at their places: whose record is quarantined, or, with an empty
+// Why, was taken by a cleaning.
 //
 // *QuarantineError: the batch cannot be decoded; go on at its Last + 1.
 func (l *Log) Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip []Quarantined, err error) {
@@ -94,6 +103,7 @@ func (l *Log) Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip 
 		return nil, nil, err
 	}
 	var bad badRecords
+	var gone []kafkabatch.DeltaRun
 	switch {
 	case b.Count() == 0:
 		rows, err = choose(noRows(lay.Schema()), columns)
@@ -103,7 +113,7 @@ func (l *Log) Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip 
 			var all arrow.RecordBatch
 			var err error
 			if lay.topic {
-				all, err = rawRows(lay, kafkabatch.View(b.Kafka()), d)
+				all, gone, err = rawRows(lay, kafkabatch.View(b.Kafka()), d)
 			} else {
 				all, bad, err = lay.jsonRows(kafkabatch.View(b.Kafka()), d)
 			}
@@ -123,20 +133,28 @@ func (l *Log) Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip 
 	if err != nil {
 		return nil, nil, l.quarantined(b, err)
 	}
-	return rows, l.badAt(b.BaseOffset(), bad), nil
+	skip = l.badAt(b.BaseOffset(), bad)
+	for _, r := range gone {
+		skip = append(skip, Quarantined{First: b.BaseOffset() + mink.Offset(r.First), Last: b.BaseOffset() + mink.Offset(r.Last), Encoding: record.EncodingKafka})
+	}
+	return rows, skip, nil
 }
 
-// rawRows are the four columns of a topic.
-func rawRows(lay *layout, v kafkabatch.View, d *kafkabatch.Decoder) (arrow.RecordBatch, error) {
+// rawRows are the four columns of a topic, and the offsets whose row only keeps a place.
+func rawRows(lay *layout, v kafkabatch.View, d *kafkabatch.Decoder) (arrow.RecordBatch, []kafkabatch.DeltaRun, error) {
+	gone, err := kafkabatch.Missing(v, d)
+	if err != nil {
+		return nil, nil, err
+	}
 	c, err := kafkabatch.NewColumns(memory.DefaultAllocator, lay.Schema())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer c.Release()
 	if err := c.Append(v, d); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return c.Take(), nil
+	return c.Take(), gone, nil
 }
 
 // choose takes rows over and answers some of its columns.

@@ -3,6 +3,7 @@ package tablet
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"iter"
 	"math"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -26,6 +28,7 @@ type fakeStream struct {
 	ckpt     []byte
 	ckptAt   mink.Offset
 	seeded   []byte
+	cleaned  plan.Cleaned
 	auto     bool // durable at once
 	throttle bool
 	changed  chan struct{}
@@ -228,4 +231,70 @@ func readAll(t testing.TB, l *Log) ReadResult {
 		t.Fatal(err)
 	}
 	return res
+}
+
+// CleanLimit: all that is durable may be rewritten.
+func (s *fakeStream) CleanLimit() (mink.Offset, plan.Cleaned, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hw, s.cleaned, nil
+}
+
+func (s *fakeStream) AskCheckpoint() {}
+
+func (s *fakeStream) Scan(_ context.Context, from, to mink.Offset) iter.Seq2[stream.Frame, error] {
+	s.mu.Lock()
+	frames := slices.Clone(s.frames)
+	s.mu.Unlock()
+	return func(yield func(stream.Frame, error) bool) {
+		for _, f := range frames {
+			if f.End() > from && f.Start < to && !yield(f, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *fakeStream) Rewrite(ctx context.Context, r stream.Rewrite) (plan.Cleaned, error) {
+	left := plan.Cleaned{End: r.Upper}
+	var out []stream.Frame
+	for f, err := range r.Frames(s.Scan(ctx, s.Start(), r.Upper)) {
+		if err != nil {
+			return plan.Cleaned{}, err
+		}
+		f.Bytes = bytes.Clone(f.Bytes)
+		if n := len(out); n > 0 && out[n-1].End() != f.Start {
+			return plan.Cleaned{}, fmt.Errorf("frame [%d, %d) after %d", f.Start, f.End(), out[n-1].End())
+		}
+		out = append(out, f)
+		left.Bytes += int64(len(f.Bytes))
+	}
+	left.DueMs = r.DueMs()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.frames {
+		if f.Start >= r.Upper {
+			out = append(out, f)
+		}
+	}
+	s.frames, s.cleaned = out, left
+	return left, nil
+}
+
+func (s *fakeStream) Bytes(ctx context.Context, from, to mink.Offset) (n int64, err error) {
+	for f := range s.Scan(ctx, from, to) {
+		n += int64(len(f.Bytes))
+	}
+	return n, nil
+}
+
+func (s *fakeStream) OffsetForBytes(_ context.Context, n int64) (mink.Offset, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range slices.Backward(s.frames) {
+		if n -= int64(len(f.Bytes)); n <= 0 {
+			return max(f.Start, s.start), true, nil
+		}
+	}
+	return 0, false, nil
 }

@@ -3,6 +3,7 @@ package tablet
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -35,6 +37,12 @@ type Stream interface {
 	SeedCheckpoint(data []byte, at mink.Offset)
 	OffsetForTimestamp(ctx context.Context, ms int64, commit bool) (stream.Frame, bool, error)
 	Trim(context.Context, mink.Offset) error
+	CleanLimit() (mink.Offset, plan.Cleaned, error)
+	AskCheckpoint()
+	Scan(ctx context.Context, from, to mink.Offset) iter.Seq2[stream.Frame, error]
+	Rewrite(context.Context, stream.Rewrite) (plan.Cleaned, error)
+	Bytes(ctx context.Context, from, to mink.Offset) (int64, error)
+	OffsetForBytes(ctx context.Context, bytes int64) (mink.Offset, bool, error)
 }
 
 type engineStream struct{ *stream.Stream }
@@ -94,6 +102,7 @@ type Log struct {
 		parts   [8][]byte
 	}
 	latest     latestScan
+	cleaning   cleaning
 	quarantine quarantine
 }
 
@@ -314,11 +323,15 @@ func (l *Log) Trim(ctx context.Context, to mink.Offset) error {
 
 // RetentionPoint is the offset below which retention lets go at nowMs: batches
 // that were committed longer than log_ttl ago, and those that the newest
-// log_max_bytes do without (up to an eighth more is kept). It only proposes;
-// Trim acts.
+// log_max_bytes do without (up to an eighth more is kept; of a compacted topic, what is
+// not uploaded yet). It only proposes; Trim acts. A topic that is only compacted keeps
+// everything.
 func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, error) {
 	o := l.settings.Load().options
 	point, hw := l.s.Start(), l.s.HighWatermark()
+	if o.CompactOnly {
+		return point, nil
+	}
 	if o.LogTTL > 0 && hw > point {
 		f, ok, err := l.s.OffsetForTimestamp(ctx, nowMs-int64(o.LogTTL/time.Millisecond), true)
 		switch {
@@ -330,7 +343,15 @@ func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, err
 			point = hw
 		}
 	}
-	if o.LogMaxBytes > 0 {
+	if o.LogMaxBytes > 0 && o.Compact { // the ladder counts what was appended, not what is left
+		at, ok, err := l.s.OffsetForBytes(ctx, o.LogMaxBytes)
+		if err != nil {
+			return point, fmt.Errorf("retention of bucket %s: %w", l.cfg.Bucket, err)
+		}
+		if ok {
+			point = max(point, at)
+		}
+	} else if o.LogMaxBytes > 0 {
 		l.mu.Lock()
 		at, ok := l.mu.st.sizes.keep(o.LogMaxBytes)
 		l.mu.Unlock()
@@ -342,15 +363,19 @@ func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, err
 }
 
 // KeptBytes is about how many bytes the kept log has: up to an eighth or 1 MiB,
-// whatever is more, too many. What the store adds is not in it.
+// whatever is more, too many, and what was trimmed of a part that was cleaned. What the
+// store adds is not in it.
 func (l *Log) KeptBytes() int64 {
-	start := l.s.Start()
+	start, cleaned := l.s.Start(), int64(0)
+	if _, c, err := l.s.CleanLimit(); err == nil && c.End > start {
+		start, cleaned = c.End, c.Bytes
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if start >= l.mu.st.end {
-		return 0
+		return cleaned
 	}
-	return l.mu.st.sizes.from(start)
+	return cleaned + l.mu.st.sizes.from(start)
 }
 
 // Close refuses further calls; what was appended completes. It does not close

@@ -180,9 +180,18 @@ func (l *Log) timesOf(b record.Batch, yield func(i int32, ts int64) bool) error 
 // batch with the largest timestamp of all was trimmed.
 type latestScan struct {
 	sync.Mutex
-	upTo mink.Offset
-	best TimestampResult
-	any  bool
+	upTo    mink.Offset
+	best    TimestampResult
+	any     bool
+	cleaned int // how often a cleaning has made it forget
+}
+
+// forget: the record may have gone.
+func (s *latestScan) forget() {
+	s.Lock()
+	defer s.Unlock()
+	s.upTo, s.any = 0, false
+	s.cleaned++
 }
 
 // MaxTimestamp finds the kept and durable record with the largest timestamp, the
@@ -224,7 +233,7 @@ func (l *Log) latestAt(ctx context.Context, at, start mink.Offset) (TimestampRes
 
 func (l *Log) latestKept(ctx context.Context, start mink.Offset) (TimestampResult, bool, error) {
 	l.latest.Lock()
-	known := latestScan{upTo: l.latest.upTo, best: l.latest.best, any: l.latest.any}
+	known := latestScan{upTo: l.latest.upTo, best: l.latest.best, any: l.latest.any, cleaned: l.latest.cleaned}
 	l.latest.Unlock()
 	if !known.any || known.best.Offset < start {
 		known.upTo, known.any = start, false
@@ -244,7 +253,9 @@ func (l *Log) latestKept(ctx context.Context, start mink.Offset) (TimestampResul
 		return TimestampResult{}, false, fmt.Errorf("largest timestamp of bucket %s: %w", l.cfg.Bucket, err)
 	}
 	l.latest.Lock()
-	l.latest.upTo, l.latest.best, l.latest.any = known.upTo, known.best, known.any
+	if l.latest.cleaned == known.cleaned {
+		l.latest.upTo, l.latest.best, l.latest.any = known.upTo, known.best, known.any
+	}
 	l.latest.Unlock()
 	return known.best, known.any, nil
 }

@@ -244,6 +244,9 @@ type BucketStats struct {
 	LogEnd        mink.Offset      `json:"log_end"`
 	Quarantined   int64            `json:"quarantined_batches,omitempty"`
 	Refused       int64            `json:"refused_batches,omitempty"` // failed their checks, since the bucket opened here
+	CleanedEnd    mink.Offset      `json:"cleaned_end,omitempty"`     // of a compacted topic: below it a key is there once
+	Removed       int64            `json:"removed_records,omitempty"` // by cleanings since the bucket opened here
+	CleanError    string           `json:"clean_error,omitempty"`     // of the last cleaning
 	Error         string           `json:"error,omitempty"`
 }
 

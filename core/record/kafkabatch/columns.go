@@ -97,8 +97,9 @@ func (c *Columns) Rows() int { return c.key.Len() }
 // Take answers the rows built so far and starts over.
 func (c *Columns) Take() arrow.RecordBatch { return c.b.NewRecordBatch() }
 
-// Append adds the rows of v, one per record: all of them, or none and an error
-// (*record.BatchError). A header key that is not UTF-8 gets U+FFFD for its bad
+// Append adds the rows of v: all of them, or none and an error (*record.BatchError).
+// There is one per offset up to the last record's, an empty one where a cleaning has
+// taken the record (Missing). A header key that is not UTF-8 gets U+FFFD for its bad
 // bytes: the column is a STRING.
 func (c *Columns) Append(v View, d *Decoder) error {
 	records, err := d.Records(v)
@@ -112,7 +113,7 @@ func (c *Columns) Append(v View, d *Decoder) error {
 	if held := max(c.key.DataLen(), c.value.DataLen(), c.hkey.DataLen(), c.hvalue.DataLen()); held+len(records) > math.MaxInt32 {
 		return record.Errorf(record.KindTooLarge, "a column holds at most 2 GiB: take the %d rows first", c.Rows())
 	}
-	n := int(v.Count())
+	n := size.rows
 	c.key.Reserve(n)
 	c.key.ReserveData(size.keys)
 	c.value.Reserve(n)
@@ -120,7 +121,13 @@ func (c *Columns) Append(v View, d *Decoder) error {
 	c.headers.Reserve(n)
 	c.ts.Reserve(n)
 	r := NewReader(v, records)
-	for rec := (Record{}); r.Next(&rec); {
+	next := int32(0)
+	for rec := (Record{}); r.Next(&rec); next = rec.Delta + 1 {
+		for ; next < rec.Delta; next++ {
+			for _, col := range c.b.Fields() {
+				col.AppendEmptyValue()
+			}
+		}
 		appendBytes(c.key, rec.Key)
 		appendBytes(c.value, rec.Value)
 		c.headers.Append(true)
@@ -150,20 +157,47 @@ func appendBytes(b *array.BinaryBuilder, v []byte) {
 	b.Append(v)
 }
 
-type sizes struct{ keys, values int }
+type sizes struct{ rows, keys, values int }
 
 // measure walks all framing first, so that a bad record leaves no half rows.
 func measure(v View, records []byte) (sizes, error) {
 	var s sizes
-	if v.LastOffsetDelta() != max(v.Count()-1, 0) {
+	if v.LastOffsetDelta() < v.Count()-1 {
 		return s, record.Errorf(record.KindInvalidRecord, "%d records with last offset delta %d", v.Count(), v.LastOffsetDelta())
 	}
 	r := NewReader(v, records)
 	for rec := (Record{}); r.Next(&rec); {
+		s.rows = int(rec.Delta) + 1
 		s.keys += len(rec.Key)
 		s.values += len(rec.Value)
 	}
 	return s, r.Err()
+}
+
+// DeltaRun is offsets from base + First to base + Last.
+type DeltaRun struct{ First, Last int32 }
+
+// Missing answers the offsets of v that a cleaning has left without a record, in order.
+func Missing(v View, d *Decoder) ([]DeltaRun, error) {
+	if v.LastOffsetDelta() == v.Count()-1 {
+		return nil, nil
+	}
+	records, err := d.Records(v)
+	if err != nil {
+		return nil, err
+	}
+	var out []DeltaRun
+	next := int32(0)
+	r := NewReader(v, records)
+	for rec := (Record{}); r.Next(&rec); next = rec.Delta + 1 {
+		if rec.Delta > next {
+			out = append(out, DeltaRun{next, rec.Delta - 1})
+		}
+	}
+	if last := v.LastOffsetDelta(); next <= last {
+		out = append(out, DeltaRun{next, last})
+	}
+	return out, r.Err()
 }
 
 // Check walks all records of v, decompressed, as a reader would. nil: Append,

@@ -7,9 +7,9 @@
 //	 12    4 partition leader epoch   patched at append, outside the CRC
 //	 16    1 magic = 2
 //	 17    4 crc32c of [21, end)
-//	 21    2 attributes: 0-2 codec, 3 log append time, 4 transactional, 5 control
+//	 21    2 attributes: 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 delete horizon
 //	 23    4 last offset delta
-//	 27    8 base timestamp, ms
+//	 27    8 base timestamp, ms; with attribute 6 the delete horizon of the tombstones
 //	 35    8 max timestamp, ms
 //	 43    8 producer id
 //	 51    2 producer epoch
@@ -22,6 +22,7 @@
 //
 // On the way in an uncompressed batch is walked record by record (framing only)
 // and a compressed one is checked by its header, unless a deep check is asked
-// for. Decompression is bounded, see Limits. Format and rules: Kafka's
+// for. What a cleaning has left of a batch (Clean) keeps its offsets: some deltas are
+// missing, or there is no record at all. Decompression is bounded, see Limits. Format and rules: Kafka's
 // DefaultRecordBatch, DefaultRecord and LogValidator.
 package kafkabatch

@@ -92,6 +92,8 @@ func checkHeader(v View, o *Options) error {
 		return record.Errorf(record.KindInvalidRecord, "base offset %d, a producer sends 0", v.BaseOffset())
 	case v.Control():
 		return record.Errorf(record.KindInvalidRecord, "clients may not write control batches")
+	case v.attrs()&attrDeleteHorizon != 0:
+		return record.Errorf(record.KindInvalidRecord, "clients may not set a delete horizon")
 	case v.LogAppendTime():
 		return record.Errorf(record.KindTimestamp, "clients may not set the log-append-time bit")
 	case v.Count() <= 0 || v.LastOffsetDelta() != v.Count()-1:

@@ -12,6 +12,11 @@ type Record struct {
 	Key, Value  []byte
 	HeaderCount int
 	headers     []byte
+
+	raw     []byte // the whole record, with its length
+	tail    []byte // from the key's length on
+	attrs   byte
+	tsDelta int64
 }
 
 // Headers starts a walk over the record's headers.
@@ -36,11 +41,14 @@ func (h *Headers) Next() (key, value []byte, ok bool) {
 }
 
 // Reader walks the uncompressed records of one batch without allocating. It
-// checks all framing: lengths, header counts, offset deltas 0, 1, 2, ..., and
-// that the records fill the bytes exactly.
+// checks all framing: lengths, header counts, offset deltas that rise and leave room
+// for the records to come (0, 1, 2, ... unless the batch was cleaned), and that the
+// records fill the bytes exactly.
 type Reader struct {
 	rest     []byte
 	i, count int32
+	next     int64 // the least offset delta that may come
+	last     int64 // the batch's last offset delta
 	base     int64
 	fixed    int64 // the timestamp of all records when logTime
 	logTime  bool
@@ -49,7 +57,7 @@ type Reader struct {
 
 // NewReader walks records, which are v's, uncompressed (Decoder.Records).
 func NewReader(v View, records []byte) Reader {
-	r := Reader{rest: records, count: v.Count(), base: v.BaseTimestamp(), fixed: v.MaxTimestamp(), logTime: v.LogAppendTime()}
+	r := Reader{rest: records, count: v.Count(), last: int64(v.LastOffsetDelta()), base: v.BaseTimestamp(), fixed: v.MaxTimestamp(), logTime: v.LogAppendTime()}
 	if r.count < 0 || int64(r.count)*minRecordLen > int64(len(records)) {
 		r.err = record.Errorf(record.KindInvalidRecord, "%d records in %d bytes", r.count, len(records))
 	}
@@ -72,11 +80,13 @@ func (r *Reader) Next(rec *Record) bool {
 	if c.bad || n < 0 || int(n) > len(c.b) {
 		return r.fail("its length %d passes the end", n)
 	}
+	rec.raw = r.rest[:len(r.rest)-len(c.b)+int(n)]
 	r.rest = c.b[n:]
 	c.b = c.b[:n]
-	c.skip(1) // record attributes: unused
+	rec.attrs = c.byte()
 	delta := c.varint64()
 	offset := c.varint32()
+	rec.tail = c.b
 	rec.Key = c.bytes()
 	rec.Value = c.bytes()
 	headers := c.varint32()
@@ -93,14 +103,14 @@ func (r *Reader) Next(rec *Record) bool {
 	if c.bad || len(c.b) != 0 {
 		return r.fail("its headers do not end where it does")
 	}
-	if offset != r.i {
+	if at := int64(offset); at < r.next || at > r.last-int64(r.count-1-r.i) {
 		return r.fail("its offset delta is %d", offset)
 	}
-	rec.Delta, rec.Timestamp = offset, r.base+delta
+	rec.Delta, rec.Timestamp, rec.tsDelta = offset, r.base+delta, delta
 	if r.logTime {
 		rec.Timestamp = r.fixed
 	}
-	r.i++
+	r.i, r.next = r.i+1, int64(offset)+1
 	return true
 }
 
@@ -124,12 +134,14 @@ type cursor struct {
 	bad bool
 }
 
-func (c *cursor) skip(n int) {
-	if n > len(c.b) {
-		c.bad, c.b = true, nil
-		return
+func (c *cursor) byte() byte {
+	if len(c.b) == 0 {
+		c.bad = true
+		return 0
 	}
-	c.b = c.b[n:]
+	b := c.b[0]
+	c.b = c.b[1:]
+	return b
 }
 
 func (c *cursor) uvarint(maxBytes int) uint64 {

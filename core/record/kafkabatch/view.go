@@ -35,6 +35,7 @@ const (
 	attrLogAppendTime = 1 << 3
 	attrTransactional = 1 << 4
 	attrControl       = 1 << 5
+	attrDeleteHorizon = 1 << 6
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -127,7 +128,17 @@ func (v View) Transactional() bool { return v.attrs()&attrTransactional != 0 }
 // Control reports a control batch (a transaction marker).
 func (v View) Control() bool { return v.attrs()&attrControl != 0 }
 
-// LastOffsetDelta is the offset of the last record minus the base offset.
+// DeleteHorizon is when the batch's tombstones may go, ms, once a cleaning has met them
+// (KIP-534: it takes the base timestamp's place).
+func (v View) DeleteHorizon() (ms int64, ok bool) {
+	if v.attrs()&attrDeleteHorizon == 0 {
+		return 0, false
+	}
+	return v.BaseTimestamp(), true
+}
+
+// LastOffsetDelta is the offset of the last record minus the base offset, or more in a
+// batch that was cleaned.
 func (v View) LastOffsetDelta() int32 { return int32(binary.BigEndian.Uint32(v[posDelta:])) }
 
 // BaseTimestamp is what the records' timestamp deltas add to, ms.
