@@ -184,8 +184,12 @@ func TestParkedPolls(t *testing.T) {
 	})
 	for range 50 {
 		c := dial(t, s.addr)
+		began := time.Now()
 		if got := c.call(kmsg.NewPtrApiVersionsRequest()).(*kmsg.ApiVersionsResponse).ErrorCode; got != 0 {
 			t.Fatalf("error %d", got)
+		}
+		if took := time.Since(began); took > time.Second { // of a loaded machine; a poll's delay is an hour
+			t.Errorf("ApiVersions took %v beside parked polls", took)
 		}
 	}
 	for _, c := range parked { // nobody was answered by mistake
