@@ -30,7 +30,7 @@ targets() {
 one() {
 	local dir=${1%/*} name=${1##*/} log outcome=ok
 	log=$FUZZ_LOGS/${1//\//_}
-	go test "./$dir" -run '^$' -fuzz "^$name\$" -fuzztime "$FUZZ_TIME" >"$log" 2>&1 || outcome=FAIL
+	go test "./$dir" -run '^$' -fuzz "^$name\$" -fuzztime "$FUZZ_TIME" -fuzzminimizetime 200x >"$log" 2>&1 || outcome=FAIL
 	printf '%s\t%s\t%s\n' "$outcome" "$1" "$(grep -oE 'execs: [0-9]+|new interesting: [0-9]+ \(total: [0-9]+\)' "$log" | tail -n 2 | paste -sd ' ')"
 	if [ $outcome = FAIL ]; then
 		sed 's/^/    /' "$log" | tail -n 60

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mink-project/mink/core/builtin/dirstore"
-	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/fault"
 	"github.com/mink-project/mink/core/kafka"
@@ -24,9 +23,7 @@ import (
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
-	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
-	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
@@ -114,16 +111,16 @@ func serveNode(ctx context.Context, store *slowStore, log metalog.Log, kafkaList
 	if err != nil {
 		return err
 	}
-	b := &nodeBackend{}
-	web := ops.New(logger, func() (bool, string) { return b.node.Ready() }, func() []ops.Figure {
-		e := b.node.Stats().Engine
+	var n *node.Node
+	web := ops.New(logger, func() (bool, string) { return n.Ready() }, func() []ops.Figure {
+		e := n.Stats().Engine
 		return append(store.figures(),
 			ops.Figure{Name: "mink_wal_objects_total", Help: "See core/server.", Counter: true, Value: float64(e.Bulks)},
 			ops.Figure{Name: "mink_stream_objects_total", Help: "See core/server.", Counter: true, Value: float64(e.Puts)})
 	})
 	kcfg := kafka.Default()
 	kcfg.Listen = kafkaListen
-	listener, err := kafka.New(kcfg, b, web.Kafka(), logger)
+	listener, err := kafka.New(kcfg, kafka.OnNode(func() kafka.Node { return n }), web.Kafka(), logger)
 	if err != nil {
 		return err
 	}
@@ -139,85 +136,25 @@ func serveNode(ctx context.Context, store *slowStore, log metalog.Log, kafkaList
 	ncfg.KafkaAddress = listener.Addr().String()
 	ncfg.Stream = stream.Default(store.Capabilities(), 0)
 	var c *coordinator.Coordinator
-	b.node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Registered: func() { c.Wake() }, Logger: logger})
+	n, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Registered: func() { c.Wake() }, Logger: logger})
 	if err != nil {
 		return err
 	}
-	c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: b.node.Self, Logger: logger})
+	c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: n.Self, Logger: logger})
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return replica.Run(ctx) })
-	g.Go(func() error { return b.node.Run(ctx) })
+	g.Go(func() error { return n.Run(ctx) })
 	g.Go(func() error { return c.Run(ctx) })
 	g.Go(func() error { return web.Serve(ctx, http) })
 	g.Go(func() error {
-		if err := b.node.WaitReady(ctx); err != nil {
+		if err := n.WaitReady(ctx); err != nil {
 			return err
 		}
 		ready(listener.Addr().String(), http.Addr().String())
 		return listener.Run(ctx)
 	})
 	return g.Wait()
-}
-
-// nodeBackend is the node behind the Kafka listener; as in core/server.
-type nodeBackend struct{ node *node.Node }
-
-var _ kafka.Backend = (*nodeBackend)(nil)
-
-func (b *nodeBackend) View() *cluster.State { return b.node.View() }
-
-func (b *nodeBackend) Self() mink.NodeID {
-	id, _ := b.node.Self()
-	return id
-}
-
-func (b *nodeBackend) Log(ref mink.BucketRef) (kafka.Log, error) {
-	l, err := b.node.Log(ref)
-	if err != nil {
-		return nil, err
-	}
-	return kafka.FromTablet(l), nil
-}
-
-func (b *nodeBackend) CreateDatabase(ctx context.Context, name string) error {
-	return b.node.CreateDatabase(ctx, name, true)
-}
-
-func (b *nodeBackend) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error) {
-	return b.node.CreateTable(ctx, d, ifNotExists)
-}
-
-func (b *nodeBackend) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change) (*cluster.Table, error) {
-	return b.node.AlterTable(ctx, id, changes, 0)
-}
-
-func (b *nodeBackend) DeleteRecords(ctx context.Context, bucket mink.BucketRef, to mink.Offset) (mink.Offset, error) {
-	return b.node.DeleteRecords(ctx, bucket, to)
-}
-
-func (b *nodeBackend) DropTable(ctx context.Context, id mink.TableID) error {
-	return b.node.DropTable(ctx, id, false)
-}
-
-func (b *nodeBackend) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
-	return b.node.AllocateWriter(ctx)
-}
-
-func (b *nodeBackend) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
-	return b.node.StartGroupCommit(ctx, c)
-}
-
-func (b *nodeBackend) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
-	return b.node.MarkGroup(ctx, name, protocolType, occupied)
-}
-
-func (b *nodeBackend) DeleteGroups(ctx context.Context, names []string) ([]error, error) {
-	return b.node.DeleteGroups(ctx, names)
-}
-
-func (b *nodeBackend) DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error {
-	return b.node.DeleteGroupOffsets(ctx, group, buckets)
 }

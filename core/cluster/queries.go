@@ -334,6 +334,13 @@ func (s *State) Group(name string) (GroupInfo, bool) {
 	return *g, true
 }
 
+// GroupCount is how many consumer groups there are, GroupOffsetCount how many
+// offsets they all have.
+func (s *State) GroupCount() int { return s.groups.len() }
+
+// GroupOffsetCount: see GroupCount.
+func (s *State) GroupOffsetCount() int { return s.groupOffsets.len() }
+
 // Groups are the consumer groups by name.
 func (s *State) Groups() iter.Seq[GroupInfo] { return values(s.groups.all()) }
 

@@ -58,7 +58,9 @@ func (w *world) bothWays() map[string]*aflight.FlightDescriptor {
 func TestWrongArrowSchemas(t *testing.T) {
 	w := newWorld(t)
 	w.table(idName, "")
-	f := func(name string, typ arrow.DataType) arrow.Field { return arrow.Field{Name: name, Type: typ, Nullable: true} }
+	f := func(name string, typ arrow.DataType) arrow.Field {
+		return arrow.Field{Name: name, Type: typ, Nullable: true}
+	}
 	i64, str := arrow.PrimitiveTypes.Int64, arrow.BinaryTypes.String
 	deep := arrow.DataType(i64)
 	for range 40 {

@@ -21,7 +21,7 @@ func runGroups(b *broker) (stop func()) {
 // A group over a real node, in virtual time: what was committed survives a crash,
 // the members do not, and the metadata knows.
 func TestGroupOnANode(t *testing.T) {
-	onNode(t, func(t *testing.T, b *broker, restart func() *broker) {
+	inNode(t, func(t *testing.T, b *broker, restart func() *broker) {
 		createTopic(t, b, "t", 3)
 		stop := runGroups(b)
 		call := func(r kmsg.Request) kmsg.Response { return ask(t, b, r) }

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"testing"
@@ -11,81 +10,28 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/record/kafkabatch"
-	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/sim"
-	"github.com/mink-project/mink/sdk/mink"
 )
 
 // realNode is a node in a simulated world as a Backend: real metadata, engine,
 // store and tablets.
-type realNode struct{ *sim.Process }
-
-func (n realNode) View() *cluster.State { return n.Node().View() }
-
-func (n realNode) Self() mink.NodeID {
-	id, _ := n.Node().Self()
-	return id
+type realNode struct {
+	Backend
+	*sim.Process
 }
 
-func (n realNode) Log(ref mink.BucketRef) (Log, error) {
-	l, err := n.Node().Log(ref)
-	if err != nil {
-		return nil, err
-	}
-	return FromTablet(l), nil
-}
+func onProcess(p *sim.Process) realNode { return realNode{OnNode(func() Node { return p.Node() }), p} }
 
-func (n realNode) CreateDatabase(ctx context.Context, name string) error {
-	return n.Node().CreateDatabase(ctx, name, true)
-}
-
-func (n realNode) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error) {
-	return n.Node().CreateTable(ctx, d, ifNotExists)
-}
-
-func (n realNode) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change) (*cluster.Table, error) {
-	return n.Node().AlterTable(ctx, id, changes, 0)
-}
-
-func (n realNode) DropTable(ctx context.Context, id mink.TableID) error {
-	return n.Node().DropTable(ctx, id, false)
-}
-
-func (n realNode) DeleteRecords(ctx context.Context, ref mink.BucketRef, to mink.Offset) (mink.Offset, error) {
-	return n.Node().DeleteRecords(ctx, ref, to)
-}
-
-func (n realNode) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
-	return n.Node().AllocateWriter(ctx)
-}
-
-func (n realNode) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
-	return n.Node().StartGroupCommit(ctx, c)
-}
-
-func (n realNode) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
-	return n.Node().MarkGroup(ctx, name, protocolType, occupied)
-}
-
-func (n realNode) DeleteGroups(ctx context.Context, names []string) ([]error, error) {
-	return n.Node().DeleteGroups(ctx, names)
-}
-
-func (n realNode) DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error {
-	return n.Node().DeleteGroupOffsets(ctx, group, buckets)
-}
-
-// onNode runs f with a broker over a real node in virtual time. start gives one
+// inNode runs f with a broker over a real node in virtual time. start gives one
 // over the node's next process.
-func onNode(t *testing.T, f func(t *testing.T, b *broker, restart func() *broker)) {
+func inNode(t *testing.T, f func(t *testing.T, b *broker, restart func() *broker)) {
 	t.Helper()
 	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
 		var brokers []*broker
 		start := func() *broker {
 			stopping := make(chan struct{})
-			b := newBroker(testConfig(), realNode{w.StartReady(1)}, noMetrics{}, testLogger(t), stopping)
+			b := newBroker(testConfig(), onProcess(w.StartReady(1)), noMetrics{}, testLogger(t), stopping)
 			brokers = append(brokers, b)
 			return b
 		}
@@ -159,7 +105,7 @@ func epochEnd(t testing.TB, b *broker, topic string, current, epoch int32) (c in
 // epoch, and every later one knows where the earlier ones ended, also when it
 // wrote nothing itself, and when the records are gone.
 func TestEpochHistory(t *testing.T) {
-	onNode(t, func(t *testing.T, b *broker, restart func() *broker) {
+	inNode(t, func(t *testing.T, b *broker, restart func() *broker) {
 		createTopic(t, b, "t", 1)
 		createTopic(t, b, "empty", 1)
 		ten := func() {
@@ -240,7 +186,7 @@ func compressedBatch(t testing.TB, codec kafkabatch.Codec, stamps ...int64) []by
 func TestListOffsetsInsideBatches(t *testing.T) {
 	const t0 = int64(1_700_000_000_000)
 	names := []string{"none", "gzip", "snappy", "lz4", "zstd"}
-	onNode(t, func(t *testing.T, b *broker, restart func() *broker) {
+	inNode(t, func(t *testing.T, b *broker, restart func() *broker) {
 		for codec, name := range names {
 			createTopic(t, b, name, 2)
 			// Offsets 0..9; the largest time is in the middle of the second batch.
@@ -299,7 +245,7 @@ func TestListOffsetsInsideBatches(t *testing.T) {
 // append's, the CRC is right, all records take that time, the Produce response
 // and ListOffsets say it, compressed or not.
 func TestLogAppendTime(t *testing.T) {
-	onNode(t, func(t *testing.T, b *broker, restart func() *broker) {
+	inNode(t, func(t *testing.T, b *broker, restart func() *broker) {
 		for codec, name := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
 			createTopic(t, b, name, 1, "message.timestamp.type=LogAppendTime")
 			mustProduce(t, b, name, 0, compressedBatch(t, kafkabatch.Codec(codec), 5000, 9000, 7000))
@@ -347,7 +293,7 @@ func TestLogAppendTime(t *testing.T) {
 
 // max.message.bytes is of a batch, exact to the byte, and can change.
 func TestMaxMessageBytes(t *testing.T) {
-	onNode(t, func(t *testing.T, b *broker, restart func() *broker) {
+	inNode(t, func(t *testing.T, b *broker, restart func() *broker) {
 		createTopic(t, b, "t", 1)
 		exact := batch(string(make([]byte, 2000)))
 		limit := func(n int) {
@@ -379,7 +325,7 @@ func TestMaxMessageBytes(t *testing.T) {
 
 // Added partitions take records at once and survive.
 func TestCreatePartitionsOnNode(t *testing.T) {
-	onNode(t, func(t *testing.T, b *broker, restart func() *broker) {
+	inNode(t, func(t *testing.T, b *broker, restart func() *broker) {
 		createTopic(t, b, "t", 1)
 		mustProduce(t, b, "t", 0, batch("old"))
 		if got := ask(t, b, createPartitions(3, "t", 3)).(*kmsg.CreatePartitionsResponse).Topics[0]; got.ErrorCode != 0 {

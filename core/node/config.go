@@ -47,7 +47,13 @@ type Config struct {
 	// GroupCommitBytesMax bounds the memory of offset commits that are gathered or
 	// under way; further ones wait. Default 16 MiB.
 	GroupCommitBytesMax int64
-	Stream              stream.Config
+	// GroupsMax bounds the consumer groups that the metadata keep offsets of,
+	// GroupOffsetsMax the offsets of one group, GroupOffsetsTotalMax those of all: a
+	// commit that would exceed it is refused. Commits that are under way at the same
+	// time may exceed it by what GroupCommitBytesMax holds. Defaults 100,000, 100,000
+	// and 1,000,000, about 300 MiB on every node.
+	GroupsMax, GroupOffsetsMax, GroupOffsetsTotalMax int
+	Stream                                           stream.Config
 }
 
 // Default is the configuration of a node with id 1, without Stream, which
@@ -59,6 +65,7 @@ func Default() Config {
 		TopicCleaningInterval: time.Minute, CleanMapBytes: 128 << 20,
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
+		GroupsMax: 100_000, GroupOffsetsMax: 100_000, GroupOffsetsTotalMax: 1_000_000,
 	}
 }
 
@@ -73,6 +80,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
 	case c.TopicCleaningInterval <= 0 || c.CleanMapBytes < 1:
 		return fmt.Errorf("node: TopicCleaningInterval and CleanMapBytes must be positive: %w", mink.ErrInvalid)
+	case c.GroupsMax < 1 || c.GroupOffsetsMax < 1 || c.GroupOffsetsTotalMax < 1:
+		return fmt.Errorf("node: GroupsMax, GroupOffsetsMax and GroupOffsetsTotalMax must be positive: %w", mink.ErrInvalid)
 	case c.GroupCommitInterval <= 0 || c.GroupCommitBytesMax < 1:
 		return fmt.Errorf("node: GroupCommitInterval and GroupCommitBytesMax must be positive: %w", mink.ErrInvalid)
 	}

@@ -22,7 +22,8 @@ import (
 // not exist are dropped. Calls of one group that follow one another keep their
 // order.
 //
-// Errors: mink.ErrInvalid, mink.ErrTooLarge (the client's metadata);
+// Errors: mink.ErrInvalid, mink.ErrTooLarge (the client's metadata, or more groups
+// or offsets than Config allows);
 // cluster.ErrNotCoordinator and mink.ErrFenced: another node coordinates the group,
 // or did since c.LoadedIndex; mink.ErrUnavailable and mink.ErrThrottled: not now,
 // certainly not stored; mink.ErrUnknownOutcome: ctx ended, it may be stored later.
@@ -47,6 +48,12 @@ func (n *Node) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (wai
 	if inc == nil {
 		return nil, fmt.Errorf("commit offsets of group %q: this node is not registered at the moment: %w", c.Group, mink.ErrUnavailable)
 	}
+	if err := n.roomForGroup(n.View(), c); err != nil {
+		n.groupsFull.Do(func() {
+			n.logger.Warn("a consumer group's offsets are refused; mink group delete makes room, group_offsets_retention does later", "group", c.Group, "error", err)
+		})
+		return nil, err
+	}
 	p, err := inc.groups.start(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("commit offsets of group %q: %w", c.Group, err)
@@ -57,6 +64,39 @@ func (n *Node) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (wai
 		}
 		return nil
 	}, nil
+}
+
+// roomForGroup refuses, with mink.ErrTooLarge, a commit that adds a group or
+// offsets beyond what the metadata are to keep.
+func (n *Node) roomForGroup(view *cluster.State, c cluster.GroupCommit) error {
+	if len(c.Offsets) == 0 {
+		return nil // makes no group, and frees one
+	}
+	full := func(what string, limit int) error {
+		return fmt.Errorf("commit offsets of group %q: there are %d %s, which is the most that are kept: %w", c.Group, limit, what, mink.ErrTooLarge)
+	}
+	g, found := view.Group(c.Group)
+	if !found && view.GroupCount() >= n.cfg.GroupsMax {
+		return full("consumer groups", n.cfg.GroupsMax)
+	}
+	room := min(n.cfg.GroupOffsetsMax-g.Offsets, n.cfg.GroupOffsetsTotalMax-view.GroupOffsetCount())
+	if len(c.Offsets) <= room {
+		return nil // the usual case
+	}
+	more := 0
+	for _, o := range c.Offsets {
+		if _, has := view.GroupOffset(c.Group, o.Bucket); !has {
+			more++
+		}
+	}
+	switch {
+	case more <= room || more == 0:
+		return nil
+	case g.Offsets+more > n.cfg.GroupOffsetsMax:
+		return full("committed offsets in one group", n.cfg.GroupOffsetsMax)
+	default:
+		return full("committed offsets of all groups", n.cfg.GroupOffsetsTotalMax)
+	}
 }
 
 // MarkGroup records that a consumer group got its first member or lost its last

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -388,4 +389,53 @@ func TestGroupOffsetsOnSQLite(t *testing.T) {
 	if at(n.View(), "g0", refs[0]) != rounds-1 || at(n.View(), "g1", refs[1]) != 50 {
 		t.Error("the refused group changed, or its neighbour did not")
 	}
+}
+
+// The metadata keep no more groups and offsets than the node allows; what is there
+// goes on, and what is dropped makes room.
+func TestGroupsAreBounded(t *testing.T) {
+	cfg := sim.Quiet(1)
+	cfg.Node = func(c *node.Config) { c.GroupsMax, c.GroupOffsetsMax, c.GroupOffsetsTotalMax = 3, 4, 7 }
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		p := w.StartReady(1)
+		_, refs := p.Topic("t", 8, nil)
+		n := p.Node()
+		commit := func(group string, buckets ...int) error {
+			c := cluster.GroupCommit{Group: group, ProtocolType: "consumer", Occupied: true}
+			for _, b := range buckets {
+				c.Offsets = append(c.Offsets, cluster.GroupOffset{Bucket: refs[b], Offset: 1, LeaderEpoch: -1})
+			}
+			return n.CommitGroupOffsets(ctx, c)
+		}
+		ok := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		refused := func(err error, text string) {
+			t.Helper()
+			if !errors.Is(err, mink.ErrTooLarge) || !strings.Contains(err.Error(), text) {
+				t.Errorf("%v, want %q", err, text)
+			}
+		}
+		ok(commit("a", 0, 1, 2))
+		refused(commit("a", 3, 4), "4 committed offsets in one group")
+		ok(commit("a", 2, 3))
+		ok(commit("a", 0, 1, 2, 3)) // none is new
+		ok(commit("b", 0, 1))
+		refused(commit("c", 0, 1), "7 committed offsets of all groups")
+		ok(commit("c", 0))
+		refused(commit("d", 0), "3 consumer groups")
+		ok(commit("a", 0, 1, 2, 3))
+		ok(n.MarkGroup(ctx, "d", "consumer", true))
+		if errs, err := n.DeleteGroups(ctx, []string{"b"}); err != nil || errs[0] != nil {
+			t.Fatal(errs, err)
+		}
+		ok(commit("d", 5))
+		if groups, offsets := n.View().GroupCount(), n.View().GroupOffsetCount(); groups != 3 || offsets != 6 {
+			t.Errorf("%d groups with %d offsets, want 3 with 6", groups, offsets)
+		}
+	})
 }

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/internal/loop"
@@ -40,7 +42,9 @@ type Node struct {
 	logger  *slog.Logger
 	writers writerBlock
 	started time.Time
-	last    mink.NodeEpoch // the newest one this process registered; Run's own
+	// groupsFull bounds the log lines about groups that are refused.
+	groupsFull rate.Sometimes
+	last       mink.NodeEpoch // the newest one this process registered; Run's own
 
 	mu struct {
 		sync.Mutex
@@ -54,7 +58,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, deps: deps, logger: deps.Logger.With("node", cfg.NodeID), started: time.Now()}
+	n := &Node{cfg: cfg, deps: deps, logger: deps.Logger.With("node", cfg.NodeID), started: time.Now(), groupsFull: rate.Sometimes{Interval: 10 * time.Second}}
 	n.mu.changed = make(chan struct{})
 	return n, nil
 }

@@ -9,24 +9,28 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-func openFlight(ctx context.Context, cfg Config, b *backend, metrics flight.Metrics, logger *slog.Logger) (*flight.Server, error) {
+func openFlight(ctx context.Context, cfg Config, p *parts, metrics flight.Metrics, logger *slog.Logger) (*flight.Server, error) {
 	c := flight.Default()
 	c.Listen, c.ClusterID, c.Version = cfg.Listen, cfg.ClusterID, Version
 	c.MessageBytesMax = int(cfg.MessageBytesMax)
-	s, err := flight.New(c, flightBackend{b}, metrics, logger)
+	s, err := flight.New(c, flightBackend{p}, metrics, logger)
 	if err != nil {
 		return nil, err
 	}
 	return s, s.Open(ctx)
 }
 
-// flightBackend is the node behind the Flight listener.
-type flightBackend struct{ *backend }
+// flightBackend is the node behind the Flight listener, which is opened before the
+// node is built, and runs after it.
+type flightBackend struct{ parts *parts }
+
+func (b flightBackend) node() *node.Node { return b.parts.node }
 
 var _ flight.Backend = flightBackend{}
 

@@ -134,7 +134,6 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	backend := &backend{parts: p}
 	p.ops = ops.New(p.logger, p.readiness, p.figures)
 	if p.cfg.KafkaListen != off {
 		kcfg := kafka.Default()
@@ -146,14 +145,14 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 		kcfg.DefaultPartitions = p.cfg.DefaultPartitions
 		kcfg.GroupInitialDelay = time.Duration(p.cfg.GroupInitialRebalanceDelay)
 		kcfg.GroupMembersMax = int(p.cfg.GroupMembersMax)
-		if p.kafka, err = kafka.New(kcfg, kafkaBackend{backend}, p.ops.Kafka(), p.logger); err != nil {
+		if p.kafka, err = kafka.New(kcfg, kafka.OnNode(func() kafka.Node { return p.node }), p.ops.Kafka(), p.logger); err != nil {
 			return err
 		}
 		if err := p.kafka.Open(ctx); err != nil {
 			return inUse("kafka_listen", p.cfg.KafkaListen, err)
 		}
 	}
-	if p.flight, err = openFlight(ctx, p.cfg, backend, p.ops.Flight(), p.logger); err != nil {
+	if p.flight, err = openFlight(ctx, p.cfg, p, p.ops.Flight(), p.logger); err != nil {
 		return inUse("listen", p.cfg.Listen, err)
 	}
 	return nil
