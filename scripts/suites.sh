@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Other projects' suites against a running node; docs/kafka.md has the results. Not
 # part of .ci/run: librdkafka's tests take a while.
-#   WHAT="kgo java connect"      which suites (all: these and librdkafka)
+#   WHAT="kgo java connect"      which suites (all: these, distributed and librdkafka)
 #   TESTS="0011 0030"            which tests of librdkafka (the gate list)
 #   KGO_RUN=TestGroup            which tests of kgo (those that talk to a broker)
 # Sources come with the package clients (Go modules, Debian source package, Maven)
@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-what=${WHAT:-kgo librdkafka java connect}
+what=${WHAT:-kgo librdkafka java connect distributed}
 repository=$PWD
 cache=$PWD/.cache/suites
 mkdir -p "$cache"
@@ -378,12 +378,145 @@ connect_killed() {
 	fi
 }
 
+# A distributed worker: file -> topic -> file. Its connectors, their positions and their
+# states are in three compacted topics, which are cleaned while it runs, and read again
+# from their beginning by the worker that takes over.
+suite_distributed() {
+	local dir=$cache/connect/distributed start tool
+	for tool in jq curl; do
+		command -v $tool >/dev/null || { result distributed "the run" FAIL "needs $tool"; return; }
+	done
+	java_libraries connect
+	start_node --topic-cleaning-interval 500ms --wal-upload-interval 500ms
+	: >"$cache/distributed.log"
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	: >"$dir/sink.txt"
+	seq -f 'line %g' 1 3000 >"$dir/source.txt"
+	distributed_config "$dir"
+
+	start=$SECONDS
+	start_distributed "$dir" || { result distributed "the worker starts" FAIL "see .cache/suites/distributed.log"; return 0; }
+	result distributed "the worker starts" PASS "$((SECONDS - start)) s"
+	distributed_put source "{\"connector.class\": \"FileStreamSource\", \"file\": \"$dir/source.txt\", \"topic\": \"dconnect\", \"topic.creation.default.partitions\": 1, \"topic.creation.default.replication.factor\": 1}"
+	distributed_put sink "{\"connector.class\": \"FileStreamSink\", \"file\": \"$dir/sink.txt\", \"topics\": \"dconnect\"}"
+	distributed_all "3000 lines" "$dir" 3000 || return 0
+	# More lines for a while: each second a position with the same key.
+	local n
+	for n in $(seq 3001 100 3901); do
+		seq -f 'line %g' "$n" $((n + 99)) >>"$dir/source.txt"
+		sleep 1
+	done
+	distributed_all "1000 lines in ten seconds" "$dir" 4000 || return 0
+	distributed_cleaned || return 0
+
+	# What the next worker knows comes from the cleaned topics, and those from the store.
+	stop_worker
+	start_node --kafka-listen "$broker" --topic-cleaning-interval 500ms --wal-upload-interval 500ms
+	seq -f 'line %g' 4001 5000 >>"$dir/source.txt"
+	start_distributed "$dir" || { result distributed "the worker starts again" FAIL "see .cache/suites/distributed.log"; return 0; }
+	distributed_all "1000 lines more after a restart of worker and node: each once" "$dir" 5000 || return 0
+	if [ "$(curl -sS "$rest/connectors" | jq -cS sort)" = '["sink","source"]' ]; then
+		result distributed "the connectors are as before" PASS
+	else
+		result distributed "the connectors are as before" FAIL "$(curl -sS "$rest/connectors")"
+	fi
+
+	# A second worker joins, the first one is killed: its tasks move.
+	local first=$worker
+	start_distributed "$dir" || { kill -9 "$first"; result distributed "a second worker" FAIL "see .cache/suites/distributed.log"; return 0; }
+	kill -9 "$first"
+	wait "$first" 2>/dev/null || true
+	seq -f 'line %g' 5001 6000 >>"$dir/source.txt"
+	start=$SECONDS
+	if connect_wait "$dir/sink.txt" 6000 && cmp -s "$dir/source.txt" <(awk '!seen[$0]++' "$dir/sink.txt"); then
+		result distributed "1000 lines more by a second worker after a kill -9 of the first" PASS "$((SECONDS - start)) s, $(($(wc -l <"$dir/sink.txt") - 6000)) twice"
+	else
+		result distributed "1000 lines more by a second worker after a kill -9 of the first" FAIL "$(wc -l <"$dir/sink.txt") lines in $dir/sink.txt"
+	fi
+}
+
+distributed_config() {
+	cat >"$1/worker.properties" <<-END
+		bootstrap.servers=$broker
+		group.id=connect-cluster
+		listeners=http://127.0.0.1:0
+		plugin.discovery=service_load
+		key.converter=org.apache.kafka.connect.json.JsonConverter
+		value.converter=org.apache.kafka.connect.json.JsonConverter
+		config.storage.topic=connect-configs
+		config.storage.replication.factor=1
+		offset.storage.topic=connect-offsets
+		offset.storage.partitions=2
+		offset.storage.replication.factor=1
+		status.storage.topic=connect-status
+		status.storage.partitions=2
+		status.storage.replication.factor=1
+		offset.flush.interval.ms=1000
+		session.timeout.ms=10000
+		heartbeat.interval.ms=1000
+		scheduled.rebalance.max.delay.ms=1000
+	END
+}
+
+# start_distributed DIRECTORY: sets worker and rest, the address of its REST API, once that answers.
+start_distributed() {
+	local out=$cache/distributed.rest
+	: >"$out"
+	java -Xmx256m -XX:TieredStopAtLevel=1 -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \
+		-Dorg.slf4j.simpleLogger.log.org.apache.kafka.connect.runtime.rest.RestServer=info -cp "$cache/connect/lib/*" \
+		org.apache.kafka.connect.cli.ConnectDistributed "$1/worker.properties" > >(tee -a "$cache/distributed.log" >"$out") 2>&1 &
+	worker=$!
+	for _ in $(seq 300); do
+		rest=$(sed -nE 's/.*REST server listening at (http:[^,]+)\/,.*/\1/p' "$out" | tail -n 1)
+		if [ -n "$rest" ] && curl -sf "$rest/connectors" >/dev/null; then return; fi
+		kill -0 "$worker" 2>/dev/null || return 1
+		sleep 0.2
+	done
+	return 1
+}
+
+# distributed_put NAME CONFIG: makes a connector; a worker that has just begun refuses for a moment.
+distributed_put() {
+	for _ in $(seq 60); do
+		if curl -sf -X PUT -H 'Content-Type: application/json' --data "$2" "$rest/connectors/$1/config" >>"$cache/distributed.log" 2>&1; then return; fi
+		sleep 0.5
+	done
+	result distributed "connector $1" FAIL "see .cache/suites/distributed.log"
+}
+
+# distributed_all WHAT DIRECTORY N: N lines arrive, and are those of the source in its order.
+distributed_all() {
+	local start=$SECONDS
+	if connect_wait "$2/sink.txt" "$3" && cmp -s "$2/source.txt" "$2/sink.txt"; then
+		result distributed "$1" PASS "$((SECONDS - start)) s"
+	else
+		result distributed "$1" FAIL "$(wc -l <"$2/sink.txt") lines in $2/sink.txt; see .cache/suites/distributed.log"
+		return 1
+	fi
+}
+
+# distributed_cleaned: records were removed from the topic of the positions.
+distributed_cleaned() {
+	local removed=
+	for _ in $(seq 60); do
+		removed=$(bin/mink --bootstrap "$flight" --json cluster stats | jq '[.buckets[] | select(.table == "kafka.connect-offsets") | .removed_records // 0] | add')
+		if [ "${removed:-0}" -gt 3 ]; then
+			result distributed "connect-offsets is cleaned" PASS "$removed records removed"
+			return
+		fi
+		sleep 0.5
+	done
+	result distributed "connect-offsets is cleaned" FAIL "$removed records removed"
+	return 1
+}
+
 start_node
 for suite in $what; do
 	case $suite in
 	kgo | librdkafka | java) "suite_$suite" ;;
-	connect)
-		suite_connect
+	connect | distributed)
+		"suite_$suite"
 		stop_worker
 		;;
 	*) echo "no such suite: $suite"; exit 2 ;;
