@@ -16,7 +16,14 @@ import (
 )
 
 func pluginCommand(a *app) *cobra.Command {
-	return group("plugin", "Write, test and install plugins", pluginNewCommand(a), pluginTestCommand(a))
+	dirs := new(string)
+	installed := []*cobra.Command{
+		pluginListCommand(a, dirs), pluginInfoCommand(a, dirs), pluginInstallCommand(a, dirs), pluginRemoveCommand(a, dirs), pluginVerifyCommand(a, dirs),
+	}
+	for _, cmd := range installed {
+		cmd.Flags().StringVar(dirs, "plugin-dir", "", "directories with plugins, separated by colons; default: the configuration's plugin_dir")
+	}
+	return group("plugin", "List, install, check, write and test plugins", append(installed, pluginNewCommand(a), pluginTestCommand(a))...)
 }
 
 func pluginNewCommand(a *app) *cobra.Command {
