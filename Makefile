@@ -35,6 +35,10 @@ test: ## unit, story, conformance and simulation tests; prints what it had to le
 e2e: build ## real processes and real clients (needs kcat and python3 with pyarrow)
 	@scripts/e2e.sh
 
+.PHONY: e2e-s3
+e2e-s3: build plugins ## the end-to-end tests with the objects in S3 (a local server), killed under load
+	@scripts/cloud-servers.sh && scripts/e2e.sh s3
+
 .PHONY: interop
 interop: build ## nine Kafka clients against one node (needs kcat, gcc, node and npm, maven and a JDK, python3)
 	@scripts/interop.sh

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # End-to-end tests: real node processes, real clients. `scripts/e2e.sh chaos`
 # runs ROUNDS random SIGKILLs under load instead (MINK_TEST_CHAOS_SEED repeats a
-# run). RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
+# run). `scripts/e2e.sh s3` runs what does not look into the store's directory with
+# the objects in S3: bin/plugins and a server of .cache/cloud for every node.
+# RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
 # manual's commands, jq, curl and pgrep; makes a
 # Python environment of its own under .cache. Prints what was left out, and fails
 # for it when MINK_TEST_NOTHING_LEFT_OUT is set. scripts/interop.sh runs TestInterop.
@@ -25,6 +27,12 @@ export MINK_TEST_BINARY="$PWD/bin/mink"
 
 if [ "${1:-all}" = chaos ]; then
 	MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-20}" exec go test -count=1 -timeout 60m -v -run '^TestChaos' ./core/e2e
+fi
+
+if [ "${1:-all}" = s3 ]; then
+	export MINK_TEST_STORAGE=s3 MINK_TEST_CLOUD=required MINK_TEST_PLUGINS="$PWD/bin/plugins"
+	[ -x "$MINK_TEST_PLUGINS/mink-plugin-objstore-s3" ] || { echo "e2e on S3 needs bin/plugins: run make plugins"; exit 1; }
+	RUN=${RUN:-'^Test(Chaos|GoClientOutlivesKills|OneTableForBothProtocols|TypedTopic|AdminThroughKadm|PluginKilledUnderLoad|NodeKilledOnPlugins|PluginStoppedUnderANode|ObjectServerKilledUnderLoad|TypedRows|CSV|JSONAndArrow|Lines|Debian|EveryCodec|TooLargeRecord|Headers|SeveralPartitions|OffsetsByTimestamp|TopicLifecycle)'}
 fi
 
 # The tests wait more than they compute: more of them at once than processors.

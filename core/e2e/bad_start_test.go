@@ -202,7 +202,7 @@ func TestConfigurationMistakes(t *testing.T) {
 	refused(t, n.command(), "listne", "unknown configuration key", "listen")
 	n.env = nil
 	refused(t, n.command("--wal-upload-interval", "soon"), "wal_upload_interval", "soon")
-	refused(t, n.command("--storage-uri", "s3://bucket"), "s3", "not supported yet")
+	refused(t, n.command("--storage-uri", "s3://bucket"), "no plugin opens s3://", "mink plugin install")
 	if _, err := os.Stat(filepath.Join(n.dir, "data", "objects")); err == nil {
 		t.Error("a node that was refused its configuration made an object store")
 	}

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mink-project/mink/plugins/cloudtest"
 )
 
 // node is one mink process that can be killed and started again on the same
@@ -28,6 +30,7 @@ type node struct {
 	flight, kafka, http string
 	flags               []string
 	env                 []string
+	s3                  *cloudtest.Server // nil: a directory
 
 	cmd    *exec.Cmd
 	exited chan error
@@ -65,11 +68,19 @@ func minkBinary(t *testing.T) string {
 	return b
 }
 
+// onS3 says that nodes keep their objects in S3, through the plugin of make
+// plugins: MINK_TEST_STORAGE=s3, as scripts/e2e.sh s3 sets it.
+func onS3() bool { return os.Getenv("MINK_TEST_STORAGE") == "s3" }
+
 // newNode makes a node on a fresh data directory and free ports; start starts it.
 func newNode(t *testing.T, flags ...string) *node {
 	t.Helper()
 	minkBinary(t)
 	n := &node{t: t, dir: t.TempDir(), flags: flags}
+	if onS3() {
+		n.s3 = cloudtest.S3(t, "mink")
+		n.env = s3Environment(n.s3)
+	}
 	n.flight, n.kafka, n.http = freeAddress(t), freeAddress(t), freeAddress(t)
 	t.Cleanup(func() {
 		n.kill()

@@ -23,9 +23,15 @@ func TestMain(m *testing.M) {
 }
 
 // newPluginNode makes a node whose objects, and log if wal is given, are below
-// directories that a plugin's process writes.
+// directories that a plugin's process writes; in S3, it answers no directories.
 func newPluginNode(t *testing.T, wal bool, flags ...string) (n *node, objects, log string) {
 	t.Helper()
+	if onS3() {
+		if wal {
+			flags = append(flags, "--wal-uri", "s3://mink/log")
+		}
+		return newNode(t, flags...), "", ""
+	}
 	plugins := t.TempDir()
 	hosttest.Install(t, plugins, "dir")
 	objects = t.TempDir()
@@ -93,11 +99,27 @@ func TestPluginKilledUnderLoad(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	total := 0
+	total := verifyLoad(t, n, "load", writers)
+	p := n.plugin()
+	t.Logf("%d kills: %d records, each once; an append right after a kill was acknowledged after at most %v; %d restarts", kills, total, worst, p.Restarts)
+	if worst > 2*time.Second || p.Restarts < kills || total == 0 {
+		t.Errorf("worst %v, %d restarts, %d records", worst, p.Restarts, total)
+	}
+	n.deepCheck()
+	n.stop()
+	if !ended(p.PID) {
+		t.Errorf("process %d of the plugin outlives the node's orderly end", p.PID)
+	}
+}
+
+// verifyLoad checks that what produceLoad's writers were promised is there, each
+// record once, and answers how many there are.
+func verifyLoad(t *testing.T, n *node, topic string, writers []*acks) (total int) {
+	t.Helper()
 	for p, w := range writers {
 		promised := w.snapshot(t)
 		total += len(promised)
-		got := consumePartition(t, n, "load", int32(p))
+		got := consumePartition(t, n, topic, int32(p))
 		if len(got) != len(promised) {
 			t.Errorf("partition %d: %d records, %d were acknowledged", p, len(got), len(promised))
 		}
@@ -107,17 +129,14 @@ func TestPluginKilledUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	p := n.plugin()
-	t.Logf("%d kills: %d records, each once; an append right after a kill was acknowledged after at most %v; %d restarts", kills, total, worst, p.Restarts)
-	if worst > 2*time.Second || p.Restarts < kills || total == 0 {
-		t.Errorf("worst %v, %d restarts, %d records", worst, p.Restarts, total)
-	}
+	return total
+}
+
+// deepCheck wants a clean report.
+func (n *node) deepCheck() {
+	n.t.Helper()
 	if out := n.mink(nil, "fsck", "--deep"); !strings.HasPrefix(string(out), "clean") {
-		t.Errorf("fsck: %s", quote(out))
-	}
-	n.stop()
-	if !ended(p.PID) {
-		t.Errorf("process %d of the plugin outlives the node's orderly end", p.PID)
+		n.t.Errorf("fsck: %s", quote(out))
 	}
 }
 
@@ -162,10 +181,11 @@ func TestNodeKilledOnPlugins(t *testing.T) {
 	if out != "line 0\nline 1\nline 2\n" {
 		t.Errorf("%q", out)
 	}
-	if out := n.mink(nil, "fsck", "--deep"); !strings.HasPrefix(string(out), "clean") {
-		t.Errorf("fsck: %s", quote(out))
-	}
+	n.deepCheck()
 	for dir, want := range map[string]bool{objects: false, log: true} {
+		if onS3() {
+			dir = filepath.Join(n.s3.Dir, "mink", map[bool]string{false: "node", true: "log"}[want])
+		}
 		if _, err := os.Stat(filepath.Join(dir, "wal")); (err == nil) != want {
 			t.Errorf("%s has the log: %v, want %v", dir, err == nil, want)
 		}

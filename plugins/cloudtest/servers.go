@@ -130,6 +130,11 @@ func installed() string {
 	if dir := os.Getenv(DirEnv); dir != "" {
 		return dir
 	}
+	return filepath.Join(repository(), ".cache", "cloud")
+}
+
+// repository is the root of the module that a test runs in.
+func repository() string {
 	dir, err := os.Getwd()
 	if err != nil {
 		return ""
@@ -139,7 +144,7 @@ func installed() string {
 			break
 		}
 	}
-	return filepath.Join(dir, ".cache", "cloud")
+	return dir
 }
 
 // startTimeout covers Node.js on a busy machine.

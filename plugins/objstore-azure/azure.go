@@ -163,6 +163,9 @@ func (s *service) List(ctx context.Context, p cloudstore.Page) ([]objstore.Objec
 	}
 	objects := make([]objstore.ObjectInfo, 0, len(out.Segment.BlobItems))
 	for _, b := range out.Segment.BlobItems {
+		if b.Properties != nil && deref(b.Properties.ResourceType) == "directory" {
+			continue // of an account with a hierarchical namespace
+		}
 		o := objstore.ObjectInfo{Key: deref(b.Name)}
 		if b.Properties != nil {
 			o.Size, o.Modified, o.Version = deref(b.Properties.ContentLength), deref(b.Properties.LastModified), version(b.Properties.ETag)

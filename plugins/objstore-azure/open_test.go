@@ -298,3 +298,5 @@ func TestURIs(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestManual(t *testing.T) { cloudtest.CheckManual(t, self) }

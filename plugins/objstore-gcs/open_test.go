@@ -177,3 +177,5 @@ func TestUnknownOption(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestManual(t *testing.T) { cloudtest.CheckManual(t, self) }
