@@ -2,9 +2,12 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -66,15 +69,22 @@ func (b *budget) Reallocate(size int, old []byte) []byte {
 }
 
 // decodeIPC reads a schema and at most one batch; the batch is the caller's, nil
-// when there is none. Bytes that no encoder writes are an error, never a panic.
-func decodeIPC(r io.Reader) (schema *arrow.Schema, rec arrow.RecordBatch, err error) {
+// when there is none. The chunks are used up. What is checked: that messages are as
+// long as they say, that buffers fit the budget, and that offsets lie within the
+// data. Metadata whose own vectors lie about their lengths can still cost memory:
+// Arrow's reader has no verifier. Hosts are trusted by their plugins, and only
+// tests read batches of plugins.
+func decodeIPC(chunks [][]byte) (schema *arrow.Schema, rec arrow.RecordBatch, err error) {
+	if err := checkFraming(chunks); err != nil {
+		return nil, nil, err
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			schema, rec, err = nil, nil, fmt.Errorf("%w: Arrow IPC: %v", sink.ErrInvalid, p)
 		}
 	}()
 	alloc := &budget{Allocator: memory.DefaultAllocator, left: 2 * (sink.BatchBytesMax + schemaBytesMax)}
-	reader, err := ipc.NewReader(r, ipc.WithAllocator(alloc))
+	reader, err := ipc.NewReader(&chunkReader{chunks: chunks}, ipc.WithAllocator(alloc))
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: Arrow IPC: %w", sink.ErrInvalid, err)
 	}
@@ -97,6 +107,35 @@ func decodeIPC(r io.Reader) (schema *arrow.Schema, rec arrow.RecordBatch, err er
 		return nil, nil, fmt.Errorf("%w: Arrow IPC: %w", sink.ErrInvalid, err)
 	}
 	return schema, rec, nil
+}
+
+// checkFraming looks at the lengths before the first two messages, the schema and
+// the batch, which the reader allocates before it reads. The batch's body is all
+// that follows.
+func checkFraming(chunks [][]byte) error {
+	r := &chunkReader{chunks: slices.Clone(chunks)}
+	left := 0
+	for _, c := range chunks {
+		left += len(c)
+	}
+	for range 2 {
+		var prefix [8]byte
+		if n, err := io.ReadFull(r, prefix[:]); n == 0 {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("%w: Arrow IPC: a message without a length", sink.ErrInvalid)
+		}
+		left -= len(prefix)
+		marker, size := binary.LittleEndian.Uint32(prefix[:]), int64(binary.LittleEndian.Uint32(prefix[4:]))
+		if marker != math.MaxUint32 || size > int64(left) || size > schemaBytesMax {
+			return fmt.Errorf("%w: Arrow IPC: a message of %d bytes where %d are left", sink.ErrInvalid, size, left)
+		}
+		if _, err := io.CopyN(io.Discard, r, size); err != nil {
+			return fmt.Errorf("%w: Arrow IPC: %w", sink.ErrInvalid, err)
+		}
+		left -= int(size)
+	}
+	return nil
 }
 
 // checkArrays looks at what the IPC reader does not: offsets within the data.
@@ -132,7 +171,7 @@ func decodeSchema(data []byte) (*arrow.Schema, error) {
 	if len(data) > schemaBytesMax {
 		return nil, fmt.Errorf("%w: a schema of %d bytes as Arrow IPC, at most %d", sink.ErrInvalid, len(data), schemaBytesMax)
 	}
-	schema, rec, err := decodeIPC(bytes.NewReader(data))
+	schema, rec, err := decodeIPC([][]byte{data})
 	if rec != nil {
 		rec.Release()
 		return nil, fmt.Errorf("%w: Arrow IPC: a batch where a schema is wanted", sink.ErrInvalid)

@@ -150,7 +150,7 @@ func receiveBatch(stream grpc.ClientStream, kinds bool) (arrow.RecordBatch, []mi
 	if int64(len(data)) != header.GetSize() {
 		return nil, nil, protocolError("the header says %d bytes and %d came", header.GetSize(), len(data))
 	}
-	_, batch, err := decodeIPC(&chunkReader{chunks: [][]byte{data}})
+	_, batch, err := decodeIPC([][]byte{data})
 	if err != nil || batch == nil {
 		return nil, nil, protocolError("a batch that is none: %v", err)
 	}

@@ -232,7 +232,7 @@ func (s *sinkServer) Write(stream grpc.ClientStreamingServer[pb.WriteRequest, pb
 	if err != nil {
 		return err
 	}
-	_, batch, err := decodeIPC(&chunkReader{chunks: in.chunks}) // copies
+	_, batch, err := decodeIPC(in.chunks) // copies
 	in.done(nil)
 	if err == nil && batch == nil {
 		err = fmt.Errorf("%w: Arrow IPC without a batch", sink.ErrInvalid)
