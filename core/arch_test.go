@@ -26,6 +26,7 @@ var rank = map[string]int{
 	"sdk/internal/pluginpb":   0,
 	"sdk/internal/recorder":   0,
 	"sdk/sink":                1,
+	"sdk/catalog":             1,
 	"sdk/internal/wire":       1,
 	"sdk/api":                 1,
 	"core/record":             1,
