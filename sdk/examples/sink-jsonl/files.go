@@ -13,38 +13,60 @@ import (
 // of another name, fsync it, rename it, fsync the directory.
 
 // writeFile makes a file whole: readers see all of it or none.
-func writeFile(path string, data []byte) error {
+func (s *jsonl) writeFile(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return ioError(err)
 	}
 	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
+	err = errors.Join(err, s.sync(f), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = s.rename(f.Name(), path)
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())
 		return ioError(err)
 	}
-	return syncDir(filepath.Dir(path))
+	return s.syncDir(filepath.Dir(path))
 }
 
-func syncDir(path string) error {
+// did tells a test of a step that matters for durability.
+func (s *jsonl) did(step, path string) {
+	if s.trace != nil {
+		s.trace(step, path)
+	}
+}
+
+func (s *jsonl) sync(f *os.File) error {
+	err := f.Sync()
+	s.did("sync", f.Name())
+	return err
+}
+
+func (s *jsonl) rename(from, to string) error {
+	s.did("rename", from)
+	err := os.Rename(from, to)
+	s.did("renamed to", to)
+	return err
+}
+
+func (s *jsonl) syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return ioError(err)
 	}
-	return ioError(errors.Join(d.Sync(), d.Close()))
+	err = errors.Join(d.Sync(), d.Close())
+	s.did("sync directory", path)
+	return ioError(err)
 }
 
-// makeDirs makes dir and what is missing above it, up to root, for good.
-func makeDirs(root, dir string) error {
+// makeDirs makes dir and what is missing above it, up to the root, for good.
+func (s *jsonl) makeDirs(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return ioError(err)
 	}
 	for d := dir; ; d = filepath.Dir(d) {
-		if err := syncDir(d); err != nil || d == root || d == filepath.Dir(d) {
+		if err := s.syncDir(d); err != nil || d == s.dir || d == filepath.Dir(d) {
 			return err
 		}
 	}
@@ -60,7 +82,7 @@ func (s *jsonl) discard(dir string) error {
 	if err := os.Rename(dir, filepath.Join(trash, "it")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ioError(err)
 	}
-	if err := syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, sink.ErrNotExist) {
+	if err := s.syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, sink.ErrNotExist) {
 		return err
 	}
 	return ioError(os.RemoveAll(trash))

@@ -34,7 +34,10 @@ const version = "0.1.0"
 // compare-and-swap: of two workers that both take it for the next one, the file
 // system lets one through. All that the round changes is in that directory, so
 // that there is no state between before and after.
-type jsonl struct{ dir string }
+type jsonl struct {
+	dir   string
+	trace func(step, path string) // for tests; nil: none
+}
 
 const (
 	trashName  = ".trash"
@@ -53,7 +56,7 @@ func open(dir string) (*jsonl, error) {
 	}
 	s := &jsonl{dir: dir}
 	trash := filepath.Join(dir, trashName)
-	if err := makeDirs(dir, trash); err != nil {
+	if err := s.makeDirs(trash); err != nil {
 		return nil, err
 	}
 	old, err := os.ReadDir(trash) // of processes that were killed
@@ -90,7 +93,7 @@ func (s *jsonl) Open(ctx context.Context, req sink.OpenRequest) (sink.Table, err
 	}
 	t := &table{sink: s, spec: req.Table, dir: s.tableDir(req.Table)}
 	for _, d := range []string{"schemas", "staged", "rounds"} {
-		if err := makeDirs(s.dir, filepath.Join(t.dir, d)); err != nil {
+		if err := s.makeDirs(filepath.Join(t.dir, d)); err != nil {
 			return nil, err
 		}
 	}

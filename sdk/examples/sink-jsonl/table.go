@@ -46,7 +46,7 @@ func (t *table) follow(next sink.Schema) error {
 	}
 	path := filepath.Join(t.dir, "schemas", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := writeFile(path, encodeSchema(next.Arrow)); err != nil {
+		if err := t.sink.writeFile(path, encodeSchema(next.Arrow)); err != nil {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (t *table) Recover(ctx context.Context, _ sink.RecoverRequest) (sink.Recove
 	if err == nil && n > 0 {
 		// Whoever committed may have been killed before its own fsync, and the worker
 		// is about to rely on this round.
-		err = syncDir(filepath.Join(t.dir, "rounds"))
+		err = t.sink.syncDir(filepath.Join(t.dir, "rounds"))
 	}
 	return sink.RecoverResponse{Committed: c}, err
 }
@@ -136,12 +136,12 @@ func (t *table) Prepare(ctx context.Context, _ sink.PrepareRequest) (sink.Prepar
 	if t.rows == nil {
 		return sink.PrepareResponse{}, fmt.Errorf("%w: prepare of %s: no round is open", sink.ErrInvalid, t.spec.FullName())
 	}
-	err := errors.Join(t.rows.Flush(), t.file.Sync())
+	err := errors.Join(t.rows.Flush(), t.sink.sync(t.file))
 	if err == nil { // it says as well that the round is prepared
-		err = writeFile(filepath.Join(t.staged, schemaName), encodeSchema(t.spec.Schema.Arrow))
+		err = t.sink.writeFile(filepath.Join(t.staged, schemaName), encodeSchema(t.spec.Schema.Arrow))
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(t.staged))
+		err = t.sink.syncDir(filepath.Dir(t.staged))
 	}
 	if err != nil {
 		return sink.PrepareResponse{}, ioError(errors.Join(err, t.giveUp()))
@@ -174,7 +174,7 @@ func (t *table) Commit(ctx context.Context, req sink.CommitRequest) (sink.Commit
 		return sink.CommitResponse{}, fmt.Errorf("table %s: %w", t.spec.FullName(), err)
 	}
 	if replay {
-		return sink.CommitResponse{Snapshot: last.Snapshot}, syncDir(filepath.Join(t.dir, "rounds"))
+		return sink.CommitResponse{Snapshot: last.Snapshot}, t.sink.syncDir(filepath.Join(t.dir, "rounds"))
 	}
 	dir, err := t.stagedDir(req.Round, req.Staged)
 	if err != nil {
@@ -186,15 +186,15 @@ func (t *table) Commit(ctx context.Context, req sink.CommitRequest) (sink.Commit
 	snapshot := strconv.Itoa(n + 1)
 	state, err := json.Marshal(last.After(req, snapshot))
 	if err == nil {
-		err = writeFile(filepath.Join(dir, roundName), state)
+		err = t.sink.writeFile(filepath.Join(dir, roundName), state)
 	}
 	if err != nil {
 		return sink.CommitResponse{}, err
 	}
-	if err := os.Rename(dir, filepath.Join(t.dir, "rounds", number(n+1))); err != nil {
+	if err := t.sink.rename(dir, filepath.Join(t.dir, "rounds", number(n+1))); err != nil {
 		return t.lost(req, err)
 	}
-	err = errors.Join(syncDir(filepath.Join(t.dir, "rounds")), syncDir(filepath.Join(t.dir, "staged")))
+	err = errors.Join(t.sink.syncDir(filepath.Join(t.dir, "rounds")), t.sink.syncDir(filepath.Join(t.dir, "staged")))
 	if err != nil { // the rename may be undone by a power loss
 		return sink.CommitResponse{}, fmt.Errorf("%w: round %s of table %s: %w", sink.ErrUnknownOutcome, req.Round, t.spec.FullName(), err)
 	}
@@ -213,7 +213,7 @@ func (t *table) lost(req sink.CommitRequest, cause error) (sink.CommitResponse, 
 	case err != nil:
 		return sink.CommitResponse{}, fmt.Errorf("table %s: %w", t.spec.FullName(), err)
 	case replay:
-		return sink.CommitResponse{Snapshot: last.Snapshot}, syncDir(filepath.Join(t.dir, "rounds"))
+		return sink.CommitResponse{Snapshot: last.Snapshot}, t.sink.syncDir(filepath.Join(t.dir, "rounds"))
 	}
 	return sink.CommitResponse{}, fmt.Errorf("round %s of table %s: %w", req.Round, t.spec.FullName(), ioError(cause))
 }
