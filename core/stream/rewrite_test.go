@@ -348,3 +348,37 @@ func TestLostRewriteResponse(t *testing.T) {
 		})
 	}
 }
+
+// A large rewrite is written in parts and cut into objects; what it makes of the whole
+// stream is never in memory.
+func TestRewriteWritesPartsAndCutsObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cfg.CompactPartBytes, w.cfg.Compaction.ObjectBytes = 64<<10, 2<<20
+		n := w.start(1)
+		s := n.open(1)
+		for range 200 {
+			w.put(s, 1, 50_000)
+		}
+		if err := n.UploadNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		parts := n.store.Stats().Parts
+		same := func(old iter.Seq2[stream.Frame, error]) iter.Seq2[stream.Frame, error] { return old }
+		if _, err := s.Rewrite(t.Context(), stream.Rewrite{Upper: 200, Frames: same, DueMs: func() int64 { return 0 }}); err != nil {
+			t.Fatal(err)
+		}
+		v := w.meta.State().Streams[1]
+		if len(v.Ranges) < 5 || len(v.Ranges) > 8 {
+			t.Errorf("10 MB are in %d objects of 2", len(v.Ranges))
+		}
+		if got := n.store.Stats().Parts - parts; got < 12 {
+			t.Errorf("%d parts of a block were written", got)
+		}
+		w.valid()
+		w.check(n.reopen(s))
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

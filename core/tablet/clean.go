@@ -258,7 +258,6 @@ func (l *Log) clean(ctx context.Context, co CleanOptions) (CleanResult, error) {
 	if err != nil {
 		return CleanResult{}, err
 	}
-	l.latest.forget()
 	p.res.Upper, p.res.Bytes, p.res.More = upper, left.Bytes, upper < st.Upper
 	return p.res, nil
 }

@@ -510,3 +510,48 @@ func TestCleaningBesideEverything(t *testing.T) {
 		<-n.done
 	})
 }
+
+// A producer's retry of a batch whose records are gone is a duplicate with the offsets of
+// then, here and at the next leader.
+func TestRetriesOfCleanedBatches(t *testing.T) {
+	c := &clock{t0}
+	s, l := openCompacted(t, c, schema.Options{})
+	first := idem(7, 0, 0, 3)
+	for seq := range int32(4) {
+		mustAppendTo(t, l, idem(7, 0, 3*seq, 3))
+	}
+	mustClean(t, l, t0)
+	if got := contents(t, l); got != "[0,8] 11:k=v" {
+		t.Fatal(got)
+	}
+	retry := func(l *Log) {
+		t.Helper()
+		p, err := l.AppendKafka(slices.Clone(first), KafkaAppend{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := p.Result(); err != nil || !res.Duplicate || res.First != 0 || res.Last != 2 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+	}
+	retry(l)
+	// The next leader has the checkpoint of before, and never looks at what was cleaned.
+	s.mu.Lock()
+	s.ckpt, s.ckptAt = encodeCheckpoint(l.mu.st), s.hw
+	s.mu.Unlock()
+	cfg := topicConfig(s, c)
+	cfg.Options = compacted(schema.Options{})
+	next := openWith(t, s, cfg)
+	retry(next)
+	mustAppendTo(t, next, idem(7, 0, 12, 1))
+	if got := contents(t, next); got != "[0,8] 11:k=v 12:k=v" {
+		t.Fatal(got)
+	}
+}
+
+func mustAppendTo(t testing.TB, l *Log, batch []byte) {
+	t.Helper()
+	if _, err := l.AppendKafka(batch, KafkaAppend{}); err != nil {
+		t.Fatal(err)
+	}
+}

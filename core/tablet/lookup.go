@@ -11,6 +11,7 @@ import (
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -180,18 +181,10 @@ func (l *Log) timesOf(b record.Batch, yield func(i int32, ts int64) bool) error 
 // batch with the largest timestamp of all was trimmed.
 type latestScan struct {
 	sync.Mutex
-	upTo    mink.Offset
-	best    TimestampResult
-	any     bool
-	cleaned int // how often a cleaning has made it forget
-}
-
-// forget: the record may have gone.
-func (s *latestScan) forget() {
-	s.Lock()
-	defer s.Unlock()
-	s.upTo, s.any = 0, false
-	s.cleaned++
+	upTo mink.Offset
+	best TimestampResult
+	any  bool
+	of   plan.Cleaned // before the search; a later cleaning may have taken the record
 }
 
 // MaxTimestamp finds the kept and durable record with the largest timestamp, the
@@ -232,13 +225,17 @@ func (l *Log) latestAt(ctx context.Context, at, start mink.Offset) (TimestampRes
 }
 
 func (l *Log) latestKept(ctx context.Context, start mink.Offset) (TimestampResult, bool, error) {
+	_, cleaned, err := l.s.CleanLimit()
+	if err != nil {
+		return TimestampResult{}, false, fmt.Errorf("largest timestamp of bucket %s: %w", l.cfg.Bucket, err)
+	}
 	l.latest.Lock()
-	known := latestScan{upTo: l.latest.upTo, best: l.latest.best, any: l.latest.any, cleaned: l.latest.cleaned}
+	known := latestScan{upTo: l.latest.upTo, best: l.latest.best, any: l.latest.any, of: l.latest.of}
 	l.latest.Unlock()
-	if !known.any || known.best.Offset < start {
+	if !known.any || known.best.Offset < start || known.of != cleaned {
 		known.upTo, known.any = start, false
 	}
-	err := l.scan(ctx, max(known.upTo, start), func(f *stream.Frame) (bool, error) {
+	err = l.scan(ctx, max(known.upTo, start), func(f *stream.Frame) (bool, error) {
 		known.upTo = f.End()
 		if known.any && f.MaxTimestamp <= known.best.Timestamp {
 			return false, nil
@@ -253,9 +250,7 @@ func (l *Log) latestKept(ctx context.Context, start mink.Offset) (TimestampResul
 		return TimestampResult{}, false, fmt.Errorf("largest timestamp of bucket %s: %w", l.cfg.Bucket, err)
 	}
 	l.latest.Lock()
-	if l.latest.cleaned == known.cleaned {
-		l.latest.upTo, l.latest.best, l.latest.any = known.upTo, known.best, known.any
-	}
+	l.latest.upTo, l.latest.best, l.latest.any, l.latest.of = known.upTo, known.best, known.any, cleaned
 	l.latest.Unlock()
 	return known.best, known.any, nil
 }

@@ -111,7 +111,8 @@ type Scan struct {
 }
 
 // BatchMetadata is the app_metadata of each batch of a scan or a tail. A batch
-// of zero rows may come only to carry it: Next always moves a reader on.
+// of zero rows may come only to carry it: Next always moves a reader on. Row i is at
+// Base + i; Base is past the Next before it where the records of a compacted topic went.
 type BatchMetadata struct {
 	Base            mink.Offset   `json:"base_offset"`
 	Last            mink.Offset   `json:"last_offset"`

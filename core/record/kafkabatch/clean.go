@@ -99,8 +99,8 @@ func (c *Cleaner) write(v View, res *Cleaned, horizon int64, marked bool) error 
 		c.records = binary.AppendVarint(c.records, int64(rec.Delta))
 		c.records = append(c.records, rec.tail...)
 	}
-	b := append(c.out[:0], v[:HeaderSize]...)
-	b, err := c.comp.append(b, v.Codec(), c.records)
+	c.out = append(c.out[:0], v[:HeaderSize]...)
+	b, err := c.comp.append(c.out, v.Codec(), c.records)
 	if err != nil {
 		return fmt.Errorf("%s: %w", v.Codec(), err)
 	}
