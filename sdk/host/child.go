@@ -36,10 +36,11 @@ type child struct {
 	lifeline  *os.File // write end of the child's standard input; set before process
 	letGoOnce sync.Once
 
-	begun  atomic.Bool // go-plugin came as far as Start
-	killed atomic.Bool // by the host, before it ended
-	exited chan struct{}
-	state  *os.ProcessState // once exited
+	begun    atomic.Bool // go-plugin came as far as Start
+	unwanted atomic.Bool // to be killed as soon as it is there
+	killed   atomic.Bool // by the host, before it ended
+	exited   chan struct{}
+	state    *os.ProcessState // once exited
 
 	first     *io.PipeReader // its first line, for go-plugin
 	firstW    *io.PipeWriter
@@ -74,6 +75,9 @@ func (c *child) Start(context.Context) error {
 		if err == nil {
 			c.lifeline = pipes.stdin[1]
 			c.process.Store(cmd.Process)
+			if c.unwanted.Load() { // kill came before there was a process
+				c.kill()
+			}
 		}
 		started <- err
 		if err == nil {
@@ -146,8 +150,10 @@ func (c *child) letGo() {
 	})
 }
 
-// kill ends the process and its group at once; it does not wait.
+// kill ends the process and its group at once, or when it is started; it does not
+// wait.
 func (c *child) kill() {
+	c.unwanted.Store(true)
 	p := c.process.Load()
 	if p == nil {
 		return

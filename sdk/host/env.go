@@ -19,8 +19,8 @@ var passed = []string{
 }
 
 // environment is what a plugin sees beside go-plugin's own variables. wanted are
-// names and, ending in *, prefixes; no prefix reaches Mink's own variables, which
-// may hold its secrets.
+// names and, ending in *, prefixes; none reaches Mink's own variables, which may
+// hold its secrets.
 func environment(wanted []string, logger *slog.Logger) []string {
 	env := []string{handshake.LogLevelKey + "=" + lowest(logger)}
 	for _, kv := range os.Environ() {
@@ -33,11 +33,11 @@ func environment(wanted []string, logger *slog.Logger) []string {
 }
 
 func wants(w, name string) bool {
-	prefix, many := strings.CutSuffix(w, "*")
-	if !many {
-		return w == name
+	if strings.HasPrefix(name, "MINK_") {
+		return false
 	}
-	return strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, "MINK_")
+	prefix, many := strings.CutSuffix(w, "*")
+	return w == name || many && strings.HasPrefix(name, prefix)
 }
 
 // lowest is the lowest level that the logger keeps.

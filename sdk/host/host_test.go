@@ -63,7 +63,7 @@ func wantNothingLeft(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		goleak.VerifyNone(t, ignore)
-		if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "mink-plugin-*")); len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "mink-socket-*")); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
 		if kids := children(t); len(kids) > 0 {
@@ -240,6 +240,61 @@ func TestStartIsGivenUpWithItsContext(t *testing.T) {
 	}
 }
 
+// A context that is over before the process is there must end its start too.
+func TestStartUnderAnEndedContextIsGivenUp(t *testing.T) {
+	wantNothingLeft(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	_, err := host.Launch(ctx, host.Config{Path: hosttest.Install(t, t.TempDir(), "hang")})
+	if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 5*time.Second {
+		t.Fatalf("after %v: %v", took, err)
+	}
+}
+
+// What lies in the temporary directory under a similar name is somebody's: such as
+// the skeleton of a plugin, which is called mink-plugin-KIND-NAME.
+func TestDirectoriesOfOthersAreNotSwept(t *testing.T) {
+	shortTemp(t)
+	old := time.Now().Add(-time.Hour)
+	for _, name := range []string{"mink-plugin-sink-mine", "mink-plugin-1", "mink-socket-mine", "mink-socket-"} {
+		dir := filepath.Join(os.TempDir(), name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "main.go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(dir, old, old); err != nil {
+			t.Fatal(err)
+		}
+		launch(t, "mem")
+		if _, err := os.Stat(filepath.Join(dir, "main.go")); err != nil {
+			t.Errorf("a start removed a directory that no host made: %v", err)
+		}
+	}
+}
+
+// As many calls as a plugin takes at once, none of which is answered, must not let
+// a plugin that works look dead.
+func TestHealthIsAnsweredUnderManySlowCalls(t *testing.T) {
+	p := launch(t, "stuck")
+	s := open(t, p, "stuck://")
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer cancel()
+	memory := make([]byte, 2<<20)
+	for i := range 400 {
+		chunk := memory[:1+i%2*(len(memory)-1)] // one message, several
+		calls.Go(func() { _, _ = s.Put(ctx, objstore.PutRequest{Key: "k", Chunks: [][]byte{chunk}}) })
+	}
+	time.Sleep(500 * time.Millisecond) // for the calls to be made
+	if err := checkWithin(t, p, 3*time.Second); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestHostSpeaksItsNewestVersionAndTheOneBefore(t *testing.T) {
 	cfg := host.WithVersions(host.Config{Path: hosttest.Install(t, t.TempDir(), "mem")}, 3, 2, 1)
 	p, err := host.Launch(t.Context(), cfg)
@@ -268,12 +323,21 @@ func TestPluginGetsOnlyTheEnvironmentItNeeds(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = p.OpenStore(t.Context(), "opts://", map[string]string{"tokne": "right"})
-	if !errors.Is(err, objstore.ErrInvalid) || !strings.Contains(err.Error(), `has no option "tokne"; it has token, colour`) {
+	if !errors.Is(err, objstore.ErrInvalid) || !strings.Contains(err.Error(), `has no option "tokne"; did you mean token?`) {
 		t.Error(err)
 	}
 	bare := launch(t, "opts")
 	if _, err = bare.OpenStore(t.Context(), "opts://", map[string]string{"token": "right"}); !errors.Is(err, objstore.ErrInvalid) {
 		t.Errorf("variables came that nobody let through: %v", err)
+	}
+}
+
+func TestNodesOwnVariablesReachNoPlugin(t *testing.T) {
+	t.Setenv("MINK_META_URL", "postgres://u:secret@h/d")
+	t.Setenv("TEST_PLUGIN_REGION", "here")
+	env := strings.Join(host.Environment("MINK_META_URL", "M*", "TEST_PLUGIN_REGION"), "\n")
+	if strings.Contains(env, "secret") || !strings.Contains(env, "TEST_PLUGIN_REGION=here") {
+		t.Errorf("%s", env)
 	}
 }
 
@@ -476,7 +540,7 @@ func TestPluginEndsWhenItsHostIsKilled(t *testing.T) {
 		}
 	}
 	// Its socket's directory goes with the next start, once it is old enough.
-	left, _ := filepath.Glob(filepath.Join(os.TempDir(), "mink-plugin-*"))
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), "mink-socket-*"))
 	if len(left) != 1 {
 		t.Fatalf("directories of the killed host: %v", left)
 	}

@@ -3,11 +3,14 @@ package host
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 )
 
-const socketDirPrefix = "mink-plugin-"
+// socketDirPrefix and a number are a socket's directory. No plugin's name begins so:
+// its files may lie in the temporary directory too.
+const socketDirPrefix = "mink-socket-"
 
 // socketDir holds a plugin's socket. It is this user's alone and locked while the
 // host lives, so that another host can tell what a killed one left behind.
@@ -64,8 +67,9 @@ const sweepAge = time.Minute
 func sweepSocketDirs(temp string) {
 	dirs, _ := filepath.Glob(filepath.Join(temp, socketDirPrefix+"*")) // the pattern is well formed
 	for _, path := range dirs {
+		_, notOurs := strconv.ParseUint(filepath.Base(path)[len(socketDirPrefix):], 10, 64)
 		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < sweepAge {
+		if err != nil || notOurs != nil || !info.IsDir() || time.Since(info.ModTime()) < sweepAge {
 			continue
 		}
 		if f, err := lockDir(path); err == nil {

@@ -11,8 +11,12 @@ package wire
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/mink-project/mink/sdk/internal/pluginpb/v1"
 )
@@ -28,6 +32,9 @@ const (
 	messageMax = 16 << 20
 	// callsMax is how many calls a plugin works on at once; others wait at the host.
 	callsMax = 256
+	// streamsMax leaves room for what is no call of a contract: go-plugin's own streams,
+	// and health checks, which must not wait for a slow store's calls to end.
+	streamsMax = callsMax + 16
 )
 
 // ServerOptions are a plugin's. gRPC's own receive limit of 4 MiB is too small for
@@ -38,19 +45,56 @@ func ServerOptions() []grpc.ServerOption {
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
 		grpc.ReadBufferSize(socketBuffers), grpc.WriteBufferSize(socketBuffers),
 		grpc.MaxRecvMsgSize(messageMax), grpc.MaxSendMsgSize(messageMax),
-		grpc.MaxConcurrentStreams(callsMax),
+		grpc.MaxConcurrentStreams(streamsMax),
 	}
 }
 
-// DialOptions are a host's.
+// DialOptions are a host's, for one connection.
 func DialOptions() []grpc.DialOption {
+	l := limit{semaphore.NewWeighted(callsMax)}
 	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(Codec()),
 			grpc.MaxCallRecvMsgSize(messageMax), grpc.MaxCallSendMsgSize(messageMax)),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithReadBufferSize(socketBuffers), grpc.WithWriteBufferSize(socketBuffers),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 	}
+}
+
+// limit holds back the calls of the contracts beyond callsMax.
+type limit struct{ room *semaphore.Weighted }
+
+// enter waits for room; the caller calls leave, more than once if it likes.
+func (l limit) enter(ctx context.Context, method string) (leave func(), err error) {
+	if !strings.HasPrefix(method, "/mink.plugin.") {
+		return func() {}, nil
+	}
+	if err := l.room.Acquire(ctx, 1); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	return sync.OnceFunc(func() { l.room.Release(1) }), nil
+}
+
+func (l limit) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	leave, err := l.enter(ctx, method)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return invoke(ctx, method, req, reply, conn, opts...)
+}
+
+func (l limit) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	leave, err := l.enter(ctx, method)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := streamer(ctx, desc, conn, method, append(opts, grpc.OnFinish(func(error) { leave() }))...)
+	if err != nil {
+		leave() // gRPC calls what is for the end of a stream only when there was one
+	}
+	return stream, err
 }
 
 type pluginServer struct {
