@@ -224,6 +224,9 @@ func (l *Log) checkArrow(a *ArrowAppend) (entry, error) {
 
 // checkKeys makes sure that every row of a compacted topic has a key.
 func (l *Log) checkKeys(lay *layout, a *ArrowAppend) error {
+	if !lay.topic {
+		return record.Errorf(record.KindInvalidRecord, "schema %d has not the columns of a topic, and a compacted topic needs a key in every record: take the table's schema of now", a.SchemaID)
+	}
 	return l.codecs.withArrow(func(d *arrowipc.Decoder) error {
 		rows, err := d.Decode(lay.Layout, a.Metadata, a.Body, []int{kafkabatch.ColKey})
 		if err != nil {

@@ -50,7 +50,7 @@ func (p *cleanPass) mapFrame(f *stream.Frame, grow bool) (fits bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	if b.Count() == 0 || hidesKeys(b) {
+	if b.Count() == 0 || p.log.hidesKeys(b) {
 		return true, nil
 	}
 	fits = true
@@ -74,10 +74,15 @@ func (p *cleanPass) mapFrame(f *stream.Frame, grow bool) (fits bool, err error) 
 	return fits, err
 }
 
-// hidesKeys: the records of a transaction may yet be taken back, and a control batch has
-// none.
-func hidesKeys(b record.Batch) bool {
-	return b.Attributes()&(record.AttrTransactional|record.AttrControl) != 0
+// hidesKeys: the records of a transaction may yet be taken back, a control batch has
+// none, and rows of a time when the table had other columns than a topic's have no key
+// to go by.
+func (l *Log) hidesKeys(b record.Batch) bool {
+	if b.Attributes()&(record.AttrTransactional|record.AttrControl) != 0 {
+		return true
+	}
+	lay, err := l.layoutOf(b)
+	return b.Encoding() == record.EncodingArrow && err == nil && !lay.topic
 }
 
 // frames makes the new frames. Neighbours without records become one.
@@ -129,7 +134,7 @@ func (p *cleanPass) frame(f *stream.Frame) (stream.Frame, error) {
 	if b.Count() == 0 {
 		return *f, nil
 	}
-	if hidesKeys(b) {
+	if p.log.hidesKeys(b) {
 		p.opaque = true
 		p.res.Kept += int64(b.Count())
 		return *f, nil

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -18,50 +19,66 @@ type Cleaned struct {
 }
 
 // Cleaner takes records out of batches and writes what is left in the batch's own codec.
-// It keeps its codecs and buffers for the next one. Not for concurrent use.
+// It keeps its codecs and buffers for the next one. Not for concurrent use. A batch takes
+// memory for its records twice, uncompressed, and a bit per record.
 type Cleaner struct {
 	decoder *Decoder
 	comp    compressor
 	records []byte
 	out     []byte
-	kept    []Record
+	kept    []uint64 // a bit for each record that stays
 }
 
 // NewCleaner makes a cleaner that decodes within the limits.
 func NewCleaner(l Limits) *Cleaner { return &Cleaner{decoder: NewDecoder(l)} }
 
-// Each calls f with every record of v. Errors are *record.BatchError.
+// Each calls f with every record of v, or with none when one cannot be read. Errors are
+// *record.BatchError.
 func (c *Cleaner) Each(v View, f func(*Record)) error {
-	records, err := c.decoder.Records(v)
+	records, err := c.read(v)
 	if err != nil {
 		return err
 	}
 	r := NewReader(v, records)
-	for rec := (Record{}); r.Next(&rec); {
+	rec := Record{} // here, or there would be one per record: f makes it escape
+	for r.Next(&rec) {
 		f(&rec)
 	}
 	return r.Err()
 }
 
+// read answers the records of v, of which each can be read.
+func (c *Cleaner) read(v View) ([]byte, error) {
+	records, err := c.decoder.Records(v)
+	if err == nil {
+		_, err = measure(v, records)
+	}
+	return records, err
+}
+
 // Clean leaves the records that keep wants. Tombstones among them may go at dueMs, if
 // the batch does not say already when. The batch keeps its offsets, times, producer
-// and codec; without records it is a header. Errors are *record.BatchError (it cannot
+// and codec; without records it is a header. keep is called once with each record, in
+// order, unless one of them cannot be read. Errors are *record.BatchError (it cannot
 // be read), or of a codec.
 func (c *Cleaner) Clean(v View, keep func(*Record) bool, dueMs int64) (Cleaned, error) {
-	res := Cleaned{MaxTimestamp: noTimestamp}
-	c.kept = c.kept[:0]
-	err := c.Each(v, func(rec *Record) {
-		if !keep(rec) {
-			return
-		}
-		c.kept = append(c.kept, *rec)
-		res.MaxTimestamp = max(res.MaxTimestamp, rec.Timestamp)
-		res.Tombstones = res.Tombstones || rec.Value == nil
-	})
+	records, err := c.read(v)
 	if err != nil {
 		return Cleaned{}, err
 	}
-	res.Count = int32(len(c.kept))
+	res := Cleaned{MaxTimestamp: noTimestamp}
+	c.kept = append(c.kept[:0], make([]uint64, (int(v.Count())+63)/64)...)
+	r := NewReader(v, records)
+	rec := Record{} // here, or there would be one per record: keep makes it escape
+	for i := 0; r.Next(&rec); i++ {
+		if !keep(&rec) {
+			continue
+		}
+		c.kept[i/64] |= 1 << (i % 64)
+		res.Count++
+		res.MaxTimestamp = max(res.MaxTimestamp, rec.Timestamp)
+		res.Tombstones = res.Tombstones || rec.Value == nil
+	}
 	horizon, known := v.DeleteHorizon()
 	if res.Tombstones && !known {
 		horizon = dueMs
@@ -74,30 +91,31 @@ func (c *Cleaner) Clean(v View, keep func(*Record) bool, dueMs int64) (Cleaned, 
 	case res.Count == 0:
 		res.Batch = EmptyBatch(v.BaseOffset(), v.LastOffsetDelta(), v.LeaderEpoch())
 	default:
-		err = c.write(v, &res, horizon, known || res.Tombstones)
+		err = c.write(v, records, &res, horizon, known || res.Tombstones)
 	}
-	clear(c.kept) // they refer to the batch
 	return res, err
 }
 
 // write builds the new batch. Records are copied as they are, unless the horizon takes
 // the place of the base timestamp that they count from.
-func (c *Cleaner) write(v View, res *Cleaned, horizon int64, marked bool) error {
-	c.records = c.records[:0]
+func (c *Cleaner) write(v View, records []byte, res *Cleaned, horizon int64, marked bool) error {
+	c.records = slices.Grow(c.records[:0], len(records))
 	_, known := v.DeleteHorizon()
-	for i := range c.kept {
-		rec := &c.kept[i]
-		if !marked || known {
+	r := NewReader(v, records)
+	for i, rec := 0, (Record{}); r.Next(&rec); i++ {
+		switch {
+		case c.kept[i/64]>>(i%64)&1 == 0:
+		case !marked || known:
 			c.records = append(c.records, rec.raw...)
-			continue
+		default:
+			ts := v.BaseTimestamp() + rec.tsDelta - horizon
+			size := 1 + varintLen(ts) + varintLen(int64(rec.Delta)) + len(rec.tail)
+			c.records = binary.AppendVarint(c.records, int64(size))
+			c.records = append(c.records, rec.attrs)
+			c.records = binary.AppendVarint(c.records, ts)
+			c.records = binary.AppendVarint(c.records, int64(rec.Delta))
+			c.records = append(c.records, rec.tail...)
 		}
-		ts := v.BaseTimestamp() + rec.tsDelta - horizon
-		size := 1 + varintLen(ts) + varintLen(int64(rec.Delta)) + len(rec.tail)
-		c.records = binary.AppendVarint(c.records, int64(size))
-		c.records = append(c.records, rec.attrs)
-		c.records = binary.AppendVarint(c.records, ts)
-		c.records = binary.AppendVarint(c.records, int64(rec.Delta))
-		c.records = append(c.records, rec.tail...)
 	}
 	c.out = append(c.out[:0], v[:HeaderSize]...)
 	b, err := c.comp.append(c.out, v.Codec(), c.records)

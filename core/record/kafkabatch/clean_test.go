@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -153,4 +154,30 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("cleaned again: %+v, %v, before %+v", again, err, res)
 		}
 	})
+}
+
+// A batch of very many small records takes little more memory than their bytes.
+func TestCleanOfManyRecordsIsSmall(t *testing.T) {
+	b := newBuilt(1)
+	rec := b.recs[0]
+	rec.Key, rec.Value, rec.Headers = []byte{}, nil, nil
+	b.recs = b.recs[:0]
+	const n = 200_000
+	for i := range n {
+		rec.OffsetDelta = int32(i)
+		b.recs = append(b.recs, rec)
+	}
+	b.LastOffsetDelta, b.NumRecords = n-1, n
+	batch := b.plain()
+	c := NewCleaner(DefaultLimits())
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	res, err := c.Clean(View(batch), func(r *Record) bool { return r.Delta > 0 }, t0)
+	runtime.ReadMemStats(&after)
+	if err != nil || res.Count != n-1 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if took := int(after.TotalAlloc - before.TotalAlloc); took > 8*len(batch) {
+		t.Fatalf("%d bytes were allocated for a batch of %d", took, len(batch))
+	}
 }
