@@ -239,13 +239,14 @@ func checkLastingFaults(f *faultRun) {
 			f.Proxy.Spoil(Rule{Times: 100, Do: c.do})
 			err := read()
 			n := len(f.Proxy.Take())
+			write := name == "put" || name == "delete"
 			want := c.read
-			if name == "put" || name == "delete" {
+			if write {
 				want = c.writes
 			}
 			// The standard library repeats a read on its own when a connection that it
 			// had kept turns out to be dead.
-			if !errors.Is(err, want) || n < attempts || n > 2*attempts || want != c.read && n != attempts {
+			if !errors.Is(err, want) || n < attempts || n > 2*attempts || write && n != attempts {
 				f.Errorf("%s with lasting %s: %v after %d requests; want %v after %d", name, c.fault, err, n, want, attempts)
 			}
 		}

@@ -97,5 +97,6 @@ func faults(t *testing.T, open opener) {
 func TestSizesAndPages(t *testing.T) {
 	server := azurite(t, "sizes")
 	cloudtest.CheckSizes(t, mustOpen(t, "az://"+account+"/sizes/a", optionsFor(server.URL)))
+	cloudtest.CheckSizes(t, cloudtest.Launch(t, self)(t, "az://"+account+"/sizes/c", optionsFor(server.URL)))
 	cloudtest.CheckPages(t, mustOpen(t, "az://"+account+"/sizes/b", optionsFor(server.URL)))
 }

@@ -157,6 +157,7 @@ func faults(t *testing.T, open opener) {
 func TestSizesAndPages(t *testing.T) {
 	server := emulator(t, "sizes")
 	cloudtest.CheckSizes(t, mustOpen(t, "gs://sizes/a", optionsFor(server.URL)))
+	cloudtest.CheckSizes(t, cloudtest.Launch(t, self)(t, "gs://sizes/c", optionsFor(server.URL)))
 	cloudtest.CheckPages(t, mustOpen(t, "gs://sizes/b", optionsFor(server.URL)))
 }
 

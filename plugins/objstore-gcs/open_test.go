@@ -135,7 +135,7 @@ func TestTokens(t *testing.T) {
 			asked.Store(0)
 			proxy.Take()
 			s := mustOpen(t, "gs://there/x", options)
-			if _, err := s.Put(t.Context(), objstore.PutRequest{Key: "k", CreateOnly: name == "machine"}); err != nil {
+			if _, err := s.Put(t.Context(), objstore.PutRequest{Key: name, CreateOnly: true}); err != nil {
 				t.Fatal(err)
 			}
 			requests := proxy.Take()

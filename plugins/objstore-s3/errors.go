@@ -106,7 +106,7 @@ func (s *service) Explain(err error) cloudstore.Fault {
 	case !known:
 		fault = byStatus(status)
 	}
-	if fault.Class == objstore.ErrThrottled && answer != nil {
+	if errors.Is(fault.Class, objstore.ErrThrottled) && answer != nil {
 		fault.RetryAfter = cloudstore.RetryAfter(answer.Response.Header)
 	}
 	if c := new(condition); errors.As(err, &c) {
@@ -118,9 +118,9 @@ func (s *service) Explain(err error) cloudstore.Fault {
 // explain says what a fault means for a write that had a condition.
 func (c *condition) explain(f cloudstore.Fault) cloudstore.Fault {
 	switch {
-	case c.createOnly && f.Class == objstore.ErrConflict:
+	case c.createOnly && errors.Is(f.Class, objstore.ErrConflict):
 		return cloudstore.Fault{Class: objstore.ErrAlreadyExists}
-	case c.ifMatch && (f.Class == objstore.ErrNotExist || f.Taken):
+	case c.ifMatch && (errors.Is(f.Class, objstore.ErrNotExist) || f.Taken):
 		return cloudstore.Fault{Class: objstore.ErrConflict}
 	}
 	f.Taken = f.Taken && c.createOnly

@@ -198,11 +198,11 @@ func (f *flight) settle() {
 	f.conn = nil
 }
 
-func (f *flight) gotConn(info httptrace.GotConnInfo) {
+// take is told which connection a request is given to.
+func (f *flight) take(conn net.Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.settle()
-	conn := info.Conn
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
 	}
@@ -218,7 +218,7 @@ type seen struct{ base http.RoundTripper }
 func (s seen) RoundTrip(req *http.Request) (*http.Response, error) {
 	f, _ := req.Context().Value(flightKey{}).(*flight)
 	if f != nil {
-		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: f.gotConn}))
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { f.take(info.Conn) }}))
 	}
 	resp, err := s.base.RoundTrip(req)
 	if err != nil {

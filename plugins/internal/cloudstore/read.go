@@ -2,6 +2,7 @@ package cloudstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -43,7 +44,7 @@ func (s *Store) GetRange(ctx context.Context, req objstore.GetRangeRequest) (obj
 func (s *Store) getRange(ctx context.Context, req objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
 	object, err := s.service.Get(ctx, s.prefix+req.Key, req.Offset, req.Length)
 	if err != nil {
-		if s.service.Explain(err).Class == ErrRange {
+		if errors.Is(s.service.Explain(err).Class, ErrRange) {
 			return s.emptyRange(ctx, req)
 		}
 		return objstore.GetRangeResponse{}, err
