@@ -52,7 +52,7 @@ func suiteCommand(ctx context.Context, args []string) error {
 	seconds := fs.Float64("seconds", 3, "measured seconds of one run")
 	partitions := fs.String("partitions", "1,4,16", "partition counts")
 	only := fs.String("brokers", "", "comma list; empty: all")
-	what := fs.String("what", "floors,produce,fetch,paced,cold,crash,idle", "comma list of what to measure")
+	what := fs.String("what", "floors,produce,fetch,paced,commits,cold,crash,idle", "comma list of what to measure")
 	warm := fs.Int("warm", 0, "MiB to produce before a produce run is measured, for brokers that keep it on a store or disk: fills caches that take memory never used before, lets a JVM compile")
 	record := fs.Int("record", 1024, "bytes of a record's value")
 	scratch := fs.String("scratch", "", "directory on the disk to be measured; empty: the system's temporary one")
@@ -203,6 +203,11 @@ func (s *suite) run(ctx context.Context) error {
 	}
 	if s.wants("paced") {
 		if err := s.paced(ctx); err != nil {
+			return err
+		}
+	}
+	if s.wants("commits") {
+		if err := s.commits(ctx); err != nil {
 			return err
 		}
 	}
