@@ -89,6 +89,6 @@ func (b *buckets) cleanOne(ctx context.Context, d dirtyBucket) (more bool, err e
 	}
 	n.logger.Log(ctx, level, "bucket cleaned", "bucket", d.bucket.ref.String(), "why", string(d.state.Due), "upper", res.Upper,
 		"kept", res.Kept, "removed", res.Removed, "tombstones_removed", res.Tombstones, "bytes_before", d.state.CleanBytes+d.state.DirtyBytes,
-		"bytes", res.Bytes, "more", res.More, "took", time.Since(start).Round(time.Millisecond))
+		"bytes", res.Bytes, "more", res.More, "took", time.Since(start).Round(time.Millisecond).String())
 	return res.More, nil
 }

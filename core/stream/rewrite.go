@@ -137,8 +137,8 @@ func (s *Stream) frameRange(ctx context.Context, v plan.Stream, r plan.Range, at
 }
 
 // Rewrite puts other frames in the place of those below r.Upper and answers what it
-// left. Reads and appends go on meanwhile, and a reader that has an older view reads
-// the frames of before. No merge of this node runs beside it, so that their plans do
+// left. Reads and appends go on meanwhile; a read that began before may still bring the
+// frames of before. No merge of this node runs beside it, so that their plans do
 // not make each other stale.
 //
 // Errors: mink.ErrConflict when the stream was trimmed, merged or led by others
@@ -179,7 +179,22 @@ func (s *Stream) Rewrite(ctx context.Context, r Rewrite) (plan.Cleaned, error) {
 		return plan.Cleaned{}, fmt.Errorf("rewrite stream %d below %d: %w", s.id, r.Upper, err)
 	}
 	e.stats.rewrites.Add(1)
+	s.uncache(r.Upper)
 	return left, nil
+}
+
+// uncache makes reads below upper go to the objects, which this node's view names by now.
+// The bulks themselves stay cached until room is needed: they hold other streams too.
+func (s *Stream) uncache(upper mink.Offset) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.mu.chain) > 0 && s.mu.chain[0].r().end <= upper {
+		s.mu.chain[0] = segment{}
+		s.mu.chain = s.mu.chain[1:]
+	}
+	if len(s.mu.chain) == 0 {
+		s.mu.chain = nil
+	}
 }
 
 // rewriter reads the ranges of one stream front to back and writes what is made of

@@ -48,7 +48,13 @@ func TestRewriteReplacesWhatIsUploaded(t *testing.T) {
 		if v.Cleaned != left || len(v.Ranges) != 3 || v.Ranges[0].End != 60 || v.Ranges[0].Object.Kind != plan.KindStream {
 			t.Fatalf("stream %+v", v)
 		}
-		w.check(s) // from the log cache
+		w.check(s)
+		// Also where the log cache had the frames of before; what comes behind is from it.
+		for _, c := range []struct{ from, start, next mink.Offset }{{0, 0, 2 * joinMax}, {60, 60, 62}} {
+			if res, err := s.Read(t.Context(), stream.ReadRequest{From: c.from, MaxBytes: 1}); err != nil || res.Frames[0].Start != c.start || res.Next != c.next {
+				t.Fatalf("read at %d: %+v, %v", c.from, res, err)
+			}
+		}
 		s = n.reopen(s)
 		w.check(s)
 		w.checkCheckpoint(s)
