@@ -47,7 +47,7 @@ func (s *service) Explain(err error) cloudstore.Fault {
 		return cloudstore.Fault{Class: objstore.ErrConflict}
 	case hasCondition && c.createOnly && errors.Is(f.Class, objstore.ErrConflict):
 		return cloudstore.Fault{Class: objstore.ErrAlreadyExists}
-	case hasCondition && c.ifMatch && errors.Is(f.Class, objstore.ErrNotExist):
+	case hasCondition && c.ifMatch && (f.Taken || errors.Is(f.Class, objstore.ErrNotExist)):
 		return cloudstore.Fault{Class: objstore.ErrConflict}
 	}
 	return f

@@ -168,6 +168,38 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// TestWriteInProgress: the service answers 409 while another write of the object
+// goes on. Only for a create-only put does an object that is there decide it.
+func TestWriteInProgress(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.Method == http.MethodPost:
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"error":{"code":409,"message":"conflict","errors":[{"reason":"conflict"}]}}`)
+		case strings.HasSuffix(r.URL.Path, "/o"):
+			fmt.Fprint(w, `{"kind":"storage#objects"}`)
+		default:
+			fmt.Fprint(w, `{"name":"k","bucket":"there","generation":"5","size":"1"}`)
+		}
+	}))
+	defer server.Close()
+	s := mustOpen(t, "gs://there", optionsFor(server.URL))
+	for name, c := range map[string]struct {
+		req  objstore.PutRequest
+		want error
+	}{
+		"create":  {objstore.PutRequest{Key: "k", CreateOnly: true}, objstore.ErrAlreadyExists},
+		"swap":    {objstore.PutRequest{Key: "k", IfMatch: "5"}, objstore.ErrConflict},
+		"replace": {objstore.PutRequest{Key: "k"}, objstore.ErrUnavailable},
+	} {
+		_, err := s.Put(t.Context(), c.req)
+		if !errors.Is(err, c.want) || errors.Is(err, objstore.ErrUnknownOutcome) || c.want != objstore.ErrAlreadyExists && errors.Is(err, objstore.ErrAlreadyExists) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
 func TestUnknownOption(t *testing.T) {
 	_, err := self.Manifest().Resolve(map[string]string{"credential_file": "x"})
 	if err == nil || !strings.Contains(err.Error(), "did you mean credentials_file?") {

@@ -49,6 +49,13 @@ func code(err error) string {
 	return ""
 }
 
+// madeUp says that the service gave no error code: the library makes one of the
+// status then.
+func madeUp(err error, status int) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && api.ErrorMessage() == http.StatusText(status)
+}
+
 // codes says what S3's error codes mean; what is not here goes by its status.
 var codes = map[string]cloudstore.Fault{
 	"NoSuchKey":          {Class: objstore.ErrNotExist},
@@ -105,6 +112,8 @@ func (s *service) Explain(err error) cloudstore.Fault {
 		return cloudstore.Fault{Class: objstore.ErrUnauthorized, Advice: adviceNoCredentials}
 	case !known:
 		fault = byStatus(status)
+	case status >= 500 && madeUp(err, status):
+		fault.Unsure = true // of a proxy, perhaps, behind which a write goes on
 	}
 	if errors.Is(fault.Class, objstore.ErrThrottled) && answer != nil {
 		fault.RetryAfter = cloudstore.RetryAfter(answer.Response.Header)

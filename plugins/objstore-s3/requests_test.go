@@ -240,6 +240,39 @@ func TestConcurrentWriteInProgress(t *testing.T) {
 	}
 }
 
+// TestAnswerOfAProxy: what stands before the service answers in its place, without
+// an error code of S3's. Behind it a write may go on: its fate is unknown, whatever
+// code the library makes of the status.
+func TestAnswerOfAProxy(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		body   string
+	}{
+		"empty":   {http.StatusServiceUnavailable, ""},
+		"text":    {http.StatusServiceUnavailable, "upstream connect error or disconnect/reset before headers. reset reason: connection termination"},
+		"page":    {http.StatusServiceUnavailable, "<html><head><title>503 Service Unavailable</title></head><body>503</body></html>"},
+		"broken":  {http.StatusServiceUnavailable, "<html><body><hr>nginx</body></html>"},
+		"timeout": {http.StatusGatewayTimeout, ""},
+		"gateway": {http.StatusBadGateway, "<html><body><hr>nginx</body></html>"},
+	} {
+		rec := &recorder{answer: func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPut {
+				anyAnswer(w, r)
+				return
+			}
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		}}
+		server := httptest.NewServer(rec)
+		s := mustOpen(t, "s3://bucket", optionsFor(server.URL))
+		_, err := s.Put(t.Context(), objstore.PutRequest{Key: "k", Chunks: [][]byte{[]byte("v")}, CreateOnly: true})
+		if !errors.Is(err, objstore.ErrUnknownOutcome) || errors.Is(err, objstore.ErrThrottled) {
+			t.Errorf("%s: %v, want an unknown outcome", name, err)
+		}
+		server.Close()
+	}
+}
+
 // TestCorruptAnswer: bytes that do not have the checksum that S3 stored.
 func TestCorruptAnswer(t *testing.T) {
 	rec := &recorder{answer: func(w http.ResponseWriter, r *http.Request) {

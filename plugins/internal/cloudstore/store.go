@@ -127,6 +127,9 @@ func (s *Store) Put(ctx context.Context, req objstore.PutRequest) (objstore.PutR
 		resp.Version, err = s.service.Put(ctx, w)
 		return err
 	})
+	if !req.CreateOnly {
+		return resp, err
+	}
 	return resp, s.settle(ctx, req.Key, err)
 }
 
