@@ -121,7 +121,13 @@ func readManifest(path string) (plugin.Manifest, error) {
 	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
 		return m, fmt.Errorf("%s is not executable: chmod +x", path)
 	}
-	return m, host.CheckProtocols(m.FileName(), m.Protocols, host.Protocols())
+	if err := host.CheckProtocols(m.FileName(), m.Protocols, host.Protocols()); err != nil {
+		return m, err
+	}
+	if m.SHA256 == "" {
+		return m, fmt.Errorf("%s has no checksum, without which the executable is not run: install it with mink plugin install", path+manifestSuffix)
+	}
+	return m, nil
 }
 
 func readLimited(path string, limit int64) ([]byte, error) {

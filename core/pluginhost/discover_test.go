@@ -35,6 +35,8 @@ func TestDiscoverSaysWhatCannotBeUsed(t *testing.T) {
 	write(t, file("mink-plugin-objstore-new.json"), strings.NewReplacer(`"toy",`+`"v`, `"new","v`, "[1]", "[7,8]").Replace(toy), 0o600)
 	write(t, file("mink-plugin-objstore-toy"), "", 0o600)
 	write(t, file("mink-plugin-objstore-toy.json"), toy, 0o600)
+	write(t, file("mink-plugin-objstore-loose"), "", 0o700)
+	write(t, file("mink-plugin-objstore-loose.json"), strings.Replace(toy, "toy", "loose", 1), 0o600)
 	write(t, file("README"), "not a plugin", 0o600)
 	found, err := pluginhost.Discover([]string{dir, filepath.Join(dir, "absent")})
 	if err != nil {
@@ -42,7 +44,7 @@ func TestDiscoverSaysWhatCannotBeUsed(t *testing.T) {
 	}
 	want := map[string]string{
 		"bare": "has no manifest beside it", "lost": "without its executable", "other": "would have to be the executable's name",
-		"broken": "not the JSON", "new": "speaks plugin protocol 7 and 8 and this Mink speaks 1: upgrade Mink", "toy": "chmod +x", "mem": "",
+		"broken": "not the JSON", "new": "speaks plugin protocol 7 and 8 and this Mink speaks 1: upgrade Mink", "toy": "chmod +x", "loose": "has no checksum", "mem": "",
 	}
 	if len(found) != len(want) {
 		t.Errorf("%d found, want %d", len(found), len(want))
@@ -100,7 +102,7 @@ func TestTwoPluginsOfOneSchemeInOneDirectoryAreRefused(t *testing.T) {
 	hosttest.Install(t, dir, "mem")
 	path := filepath.Join(dir, "mink-plugin-objstore-toy")
 	write(t, path, "", 0o700)
-	write(t, path+".json", strings.Replace(toy, "tin", "mem", 1), 0o600)
+	write(t, path+".json", strings.NewReplacer("tin", "mem", "{", `{"sha256":"`+strings.Repeat("0", 64)+`",`).Replace(toy), 0o600)
 	_, err := host(t, dir).FindStore("mem://", nil)
 	if err == nil || !strings.Contains(err.Error(), "mink-plugin-objstore-mem") || !strings.Contains(err.Error(), path) {
 		t.Error(err)

@@ -317,9 +317,6 @@ func Verify(ctx context.Context, in Installed) error {
 	if in.Problem != nil {
 		return in.Problem
 	}
-	if in.Manifest.SHA256 == "" {
-		return fmt.Errorf("%s has no checksum in its manifest: install it with mink plugin install", in.Path)
-	}
 	p, err := host.Launch(ctx, host.Config{Path: in.Path, Kind: in.Manifest.Kind, SHA256: in.Manifest.SHA256})
 	if err != nil {
 		return err

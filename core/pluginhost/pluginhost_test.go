@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -242,7 +243,7 @@ func TestUpgradedPluginIsTakenAtItsNextStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A wrong checksum keeps it from starting, until the next install.
-	pinned := strings.Replace(string(data), `"stability"`, `"sha256": "`+strings.Repeat("0", 64)+`", "stability"`, 1)
+	pinned := regexp.MustCompile(`"sha256": "[0-9a-f]{64}"`).ReplaceAllString(string(data), `"sha256": "`+strings.Repeat("0", 64)+`"`)
 	if err := os.WriteFile(path, []byte(pinned), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -115,6 +115,7 @@ func (s *store) reopen(p *host.Process, generation uint64) (objstore.Store, erro
 		return nil, fmt.Errorf("plugin %s: %w: its new process cannot open the store: %v", s.sup.in.Manifest.Name, objstore.ErrUnavailable, err) //nolint:errorlint // see above
 	}
 	if caps := inner.Capabilities(); !covers(caps, s.caps) {
+		_ = inner.Close() // the next call opens it again, perhaps in a better process
 		return nil, fmt.Errorf("plugin %s: %w: its new process can do less than the one before (%+v, was %+v): start the node again", s.sup.in.Manifest.Name, objstore.ErrUnavailable, caps, s.caps)
 	}
 	s.mu.Lock()

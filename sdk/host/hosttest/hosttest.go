@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/mink-project/mink/core/builtin/dirstore"
 	"github.com/mink-project/mink/core/builtin/memstore"
+	"github.com/mink-project/mink/sdk/host"
 	"github.com/mink-project/mink/sdk/internal/handshake"
 	"github.com/mink-project/mink/sdk/objstore"
 	"github.com/mink-project/mink/sdk/plugin"
@@ -63,6 +65,9 @@ func Install(t testing.TB, dir, behaviour string) string {
 	if behaviour == "sink" { // the file is found as a store, the process says otherwise
 		m.Kind, m.Schemes = plugin.KindObjectStore, []string{"sink"}
 	}
+	if m.SHA256, err = checksum(); err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(dir, m.FileName())
 	if err := os.Symlink(self, path); err != nil {
 		t.Fatal(err)
@@ -76,6 +81,15 @@ func Install(t testing.TB, dir, behaviour string) string {
 	}
 	return path
 }
+
+// checksum is this executable's.
+var checksum = sync.OnceValues(func() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return host.Checksum(self)
+})
 
 // asKind is a store's plugin that says it is something else.
 type asKind struct {
