@@ -35,7 +35,7 @@ func TestEveryErrorOfTheContractCrossesTheBorder(t *testing.T) {
 		for _, ef := range []effect{reads, writes} {
 			err := across(fmt.Errorf("put %q: %w: the service says so", "a/ü", s), ef)
 			for _, other := range sentinels {
-				if errors.Is(err, other) != (other == s) {
+				if errors.Is(err, other) != errors.Is(other, s) {
 					t.Errorf("%v is %v: %v", s, other, errors.Is(err, other))
 				}
 			}
