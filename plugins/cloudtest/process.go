@@ -23,6 +23,21 @@ func Main(m *testing.M, p plugin.ObjectStore) {
 // how to open stores in it. It ends with the test.
 func Launch(t *testing.T, p plugin.ObjectStore) func(t *testing.T, uri string, options map[string]string) objstore.Store {
 	t.Helper()
+	process := Process(t, p)
+	return func(t *testing.T, uri string, options map[string]string) objstore.Store {
+		t.Helper()
+		s, err := process.OpenStore(t.Context(), uri, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+}
+
+// Process starts the plugin as Launch does.
+func Process(t testing.TB, p plugin.ObjectStore) *host.Process {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -40,13 +55,5 @@ func Launch(t *testing.T, p plugin.ObjectStore) func(t *testing.T, uri string, o
 			t.Error(err)
 		}
 	})
-	return func(t *testing.T, uri string, options map[string]string) objstore.Store {
-		t.Helper()
-		s, err := process.OpenStore(t.Context(), uri, options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.Close() })
-		return s
-	}
+	return process
 }
