@@ -20,7 +20,7 @@ import (
 // processes spend. Aim: 4 MiB through the plugin >= 70 % of what a local S3 server
 // gives in process, which is far below the figures here.
 func BenchmarkStore(b *testing.B) {
-	for _, where := range []string{"in-process", "plugin", "plugin-plaintext"} {
+	for _, where := range []string{"in-process", "plugin", "plugin-plaintext", "plugin-shared"} {
 		for _, size := range []int{4 << 10, 4 << 20, 8 << 20} {
 			for _, op := range []string{"put", "get"} {
 				b.Run(fmt.Sprintf("%s/%s/%dKiB", where, op, size>>10), func(b *testing.B) {
@@ -48,7 +48,7 @@ func benchStore(b *testing.B, where string) (objstore.Store, func() time.Duratio
 	dir := b.TempDir()
 	hosttest.Install(b, dir, "mem")
 	cfg := pluginhost.Default()
-	cfg.Dirs, cfg.Plaintext = []string{dir}, where == "plugin-plaintext"
+	cfg.Dirs, cfg.Plaintext, cfg.SharedMemory = []string{dir}, where == "plugin-plaintext", where == "plugin-shared"
 	h, err := pluginhost.New(cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
 	if err != nil {
 		b.Fatal(err)

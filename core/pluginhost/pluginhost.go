@@ -40,7 +40,7 @@ type Config struct {
 	HealthTimeout time.Duration
 	// RestartWaitMin and RestartWaitMax bound the pause before a start, which doubles
 	// with every failure in a row after the third; until then starts come at once.
-	// Behind a process that did start it is eight times the least at most. A process
+	// Behind a process that did start it is four times the least at most. A process
 	// that lived for StableAfter ends the row.
 	RestartWaitMin, RestartWaitMax time.Duration
 	StableAfter                    time.Duration
@@ -51,6 +51,9 @@ type Config struct {
 	MemoryMax int64
 	// Plaintext leaves out TLS between node and plugin; see package host.
 	Plaintext bool
+	// SharedMemory passes objects through memory that the processes share; see package
+	// host.
+	SharedMemory bool
 }
 
 // Default is the configuration of a node, but for Dirs and MemoryMax.
@@ -58,7 +61,7 @@ func Default() Config {
 	return Config{
 		StartTimeout: 15 * time.Second, HealthInterval: time.Second, HealthTimeout: 5 * time.Second,
 		RestartWaitMin: 50 * time.Millisecond, RestartWaitMax: 5 * time.Second, StableAfter: 2 * time.Second,
-		CallWait: 5 * time.Second,
+		CallWait: 5 * time.Second, SharedMemory: true,
 	}
 }
 

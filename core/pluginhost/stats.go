@@ -84,6 +84,7 @@ type Stats struct {
 	RSS                       int64 // bytes
 	CPU                       time.Duration
 	InFlight                  int64
+	SharedLost                int    // slots of shared memory that the process cannot use any more
 	LastError                 string // why the last process ended, or the last start failed
 	Operations                []OperationStats
 }
@@ -137,7 +138,7 @@ func (s *supervisor) stats() Stats {
 	p, usage, before := s.mu.process, s.mu.usage, s.mu.cpuBefore
 	s.mu.Unlock()
 	if p != nil {
-		st.PID = p.PID()
+		st.PID, st.SharedLost = p.PID(), p.SharedLost()
 		if u, err := p.Usage(); err == nil {
 			usage = u
 		}

@@ -76,7 +76,7 @@ func (s *supervisor) stop() error {
 func (s *supervisor) launch(ctx context.Context, in Installed) (*host.Process, error) {
 	p, err := host.Launch(ctx, host.Config{
 		Path: in.Path, Kind: in.Manifest.Kind, SHA256: in.Manifest.SHA256, Env: in.Manifest.Env,
-		Logger: s.logger, StartTimeout: s.cfg.StartTimeout, Plaintext: s.cfg.Plaintext,
+		Logger: s.logger, StartTimeout: s.cfg.StartTimeout, Plaintext: s.cfg.Plaintext, SharedMemory: s.cfg.SharedMemory,
 	})
 	if err != nil {
 		return nil, err
@@ -126,8 +126,8 @@ const (
 	// freeRestarts come without a pause: what dies now and then is to be back at once.
 	freeRestarts = 3
 	// diedMax is how far a row of processes counts that did start and died young: the
-	// pause is eight times the least. Only starts that fail go on doubling it.
-	diedMax = freeRestarts + 3
+	// pause is four times the least. Only starts that fail go on doubling it.
+	diedMax = freeRestarts + 2
 )
 
 // restart starts a process, as often as it takes; nil when ctx is done.

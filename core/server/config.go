@@ -45,9 +45,10 @@ type Config struct {
 	WALURI         string  `koanf:"wal_uri" doc:"Object store of the write-ahead log, when it has one of its own; empty: storage_uri." secret:"url"`
 	WALOptions     Options `koanf:"wal_options" doc:"Options of the plugin of wal_uri; empty: storage_options, when both URIs have the same scheme."`
 
-	PluginDir       string     `koanf:"plugin_dir" doc:"Directories with plugins, separated by colons, first to last; empty: plugins beside the executable, ~/.mink/plugins, /usr/lib/mink/plugins."`
-	PluginMemoryMax units.Size `koanf:"plugin_memory_max" doc:"Resident memory above which a plugin's process is replaced. 0: half of the memory limit."`
-	PluginTLS       bool       `koanf:"plugin_tls" doc:"Encrypt between the node and its plugins, with certificates made for each start. Without it whoever runs as the node's user or as root can talk to a plugin; small calls take 20 to 40 percent less time."`
+	PluginDir          string     `koanf:"plugin_dir" doc:"Directories with plugins, separated by colons, first to last; empty: plugins beside the executable, ~/.mink/plugins, /usr/lib/mink/plugins."`
+	PluginMemoryMax    units.Size `koanf:"plugin_memory_max" doc:"Resident memory above which a plugin's process is replaced. 0: half of the memory limit."`
+	PluginTLS          bool       `koanf:"plugin_tls" doc:"Encrypt between the node and its plugins, with certificates made for each start. Without it whoever runs as the node's user or as root can talk to a plugin."`
+	PluginSharedMemory bool       `koanf:"plugin_shared_memory" doc:"Pass objects of 64KiB to 8MiB through 64MiB of memory that node and plugin share, where both can (Linux): a tenth of the CPU time for reads, a third for writes. Without it they go over the socket."`
 
 	AcceptMetadata string `koanf:"accept_metadata" doc:"Token from the message of a start that was refused because metadata database and object store do not fit: accept that mismatch, and what it loses, once. Later ones have other tokens."`
 
@@ -97,7 +98,7 @@ func DefaultConfig() Config {
 		CompactionInterval: dur(time.Minute), ObjectCleanupInterval: dur(30 * time.Second), OrphanAge: dur(time.Hour),
 		KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
 		GroupInitialRebalanceDelay: dur(3 * time.Second), GroupMembersMax: 2000,
-		MessageBytesMax: 64 << 20, PluginTLS: true,
+		MessageBytesMax: 64 << 20, PluginTLS: true, PluginSharedMemory: true,
 	}
 }
 

@@ -22,6 +22,7 @@ func pluginFigures(st pluginhost.Stats) []ops.Figure {
 		figure("mink_plugin_restarts_total", "Processes started after the first.", true, float64(st.Restarts)),
 		figure("mink_plugin_rss_bytes", "Resident memory of the process.", false, float64(st.RSS)),
 		figure("mink_plugin_cpu_seconds_total", "User and system time of all its processes.", true, st.CPU.Seconds()),
+		figure("mink_plugin_lost_slots", "Slots of shared memory, of 8, that calls without an answer keep the process from using.", false, float64(st.SharedLost)),
 		figure("mink_plugin_in_flight_calls", "Calls that await their answer.", false, float64(st.InFlight)),
 	}
 	for _, o := range st.Operations {

@@ -47,7 +47,7 @@ func openStore(ctx context.Context, plugins *pluginhost.Host, uri string, option
 func newPlugins(cfg Config, logger *slog.Logger) (*pluginhost.Host, error) {
 	c := pluginhost.Default()
 	c.Dirs = PluginDirs(cfg.PluginDir)
-	c.Plaintext = !cfg.PluginTLS
+	c.Plaintext, c.SharedMemory = !cfg.PluginTLS, cfg.PluginSharedMemory
 	if c.MemoryMax = int64(cfg.PluginMemoryMax); c.MemoryMax == 0 {
 		c.MemoryMax = memoryLimit() / 2
 	}

@@ -46,7 +46,7 @@ func Process(t testing.TB, p plugin.ObjectStore) *host.Process {
 	if err := os.Symlink(self, path); err != nil {
 		t.Fatal(err)
 	}
-	process, err := host.Launch(t.Context(), host.Config{Path: path, Kind: plugin.KindObjectStore, Env: p.Info.Env})
+	process, err := host.Launch(t.Context(), host.Config{Path: path, Kind: plugin.KindObjectStore, Env: p.Info.Env, SharedMemory: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,10 @@ const drainWait = time.Second
 // child is the process: go-plugin's runner.Runner. It keeps the pid and the
 // pipes itself, so that killing never waits for anybody.
 type child struct {
-	path string
-	env  []string
-	log  *lineLogger
+	path  string
+	env   []string
+	extra []*os.File // inherited from descriptor 3 on
+	log   *lineLogger
 
 	process   atomic.Pointer[os.Process]
 	lifeline  *os.File // write end of the child's standard input; set before process
@@ -58,7 +59,7 @@ func newChild(path string, logger *slog.Logger) *child {
 func (c *child) Start(context.Context) error {
 	c.begun.Store(true)
 	cmd := exec.Command(c.path) //nolint:gosec,noctx // the executable is the point; kill ends it
-	cmd.Env = c.env
+	cmd.Env, cmd.ExtraFiles = c.env, c.extra
 	cmd.SysProcAttr = processAttributes()
 	pipes, err := openPipes()
 	if err != nil {

@@ -132,10 +132,14 @@ func open(t *testing.T, p *host.Process, uri string) objstore.Store {
 }
 
 func TestStoreConformsInAProcessOfItsOwn(t *testing.T) {
-	for _, plaintext := range []bool{false, true} {
-		t.Run(fmt.Sprintf("plaintext=%v", plaintext), func(t *testing.T) {
+	for name, change := range map[string]func(*host.Config){
+		"TLS":           func(*host.Config) {},
+		"plaintext":     func(c *host.Config) { c.Plaintext = true },
+		"shared memory": func(c *host.Config) { c.SharedMemory = true },
+	} {
+		t.Run(name, func(t *testing.T) {
 			wantNothingLeft(t)
-			p := launch(t, "mem", func(c *host.Config) { c.Plaintext = plaintext })
+			p := launch(t, "mem", change)
 			objstoretest.Run(t, func(t *testing.T) objstore.Store { return open(t, p, "mem://"+t.Name()) })
 			if err := p.Close(); err != nil {
 				t.Fatal(err)
@@ -148,7 +152,7 @@ func TestStoreConformsInAProcessOfItsOwn(t *testing.T) {
 }
 
 func TestDirectoryStoreConformsInAProcessOfItsOwn(t *testing.T) {
-	p := launch(t, "dir")
+	p := launch(t, "dir", func(c *host.Config) { c.SharedMemory = true })
 	objstoretest.Run(t, func(t *testing.T) objstore.Store { return open(t, p, "dir://"+t.TempDir()) })
 }
 

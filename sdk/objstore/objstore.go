@@ -120,8 +120,10 @@ type PutResponse struct{ Version string }
 type GetRangeRequest struct {
 	Key    string
 	Offset int64
-	Length int64  // -1: to the end
-	Into   []byte // optional: read into this memory when it has the capacity
+	Length int64 // -1: to the end
+	// Into is optional: read into this memory when it has the capacity. Once the call
+	// has returned, whatever it returned but the context's error, nothing writes there.
+	Into []byte
 }
 
 // GetRangeResponse is the bytes and the whole object's size.

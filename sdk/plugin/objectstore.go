@@ -33,5 +33,5 @@ func (p ObjectStore) register(s *grpc.Server) io.Closer {
 			return nil, fmt.Errorf("%w: %w", objstore.ErrInvalid, err)
 		}
 		return p.Open(ctx, Config{URI: uri, Options: values})
-	})
+	}, wire.InheritShared())
 }

@@ -1,6 +1,12 @@
 // An object store out of process. Keys, conditions, sizes and errors are as
 // package sdk/objstore says; this file says how they travel.
 //
+// On one machine the bytes may lie in memory that the host shares with the plugin
+// (an inherited descriptor, see sdk/internal/wire): a span stands in the header
+// then, and no data follows. A plugin that does not know it leaves
+// OpenStoreResponse.shared_memory false and never meets one. It touches a span
+// between the request that names it and its answer, never after.
+//
 // Messages that carry an object's bytes have one shape: field 1 is a header and
 // comes with the first message of a stream, field 2 is bytes, at most 1 MiB in
 // each message.
@@ -86,6 +92,7 @@ type OpenStoreResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Store         uint64                 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"` // names the store in the other calls, not 0
 	Capabilities  *Capabilities          `protobuf:"bytes,2,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	SharedMemory  bool                   `protobuf:"varint,3,opt,name=shared_memory,json=sharedMemory,proto3" json:"shared_memory,omitempty"` // the plugin takes spans
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -134,6 +141,66 @@ func (x *OpenStoreResponse) GetCapabilities() *Capabilities {
 	return nil
 }
 
+func (x *OpenStoreResponse) GetSharedMemory() bool {
+	if x != nil {
+		return x.SharedMemory
+	}
+	return false
+}
+
+// Span is a piece of the shared memory, in bytes.
+type Span struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Span) Reset() {
+	*x = Span{}
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Span) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Span) ProtoMessage() {}
+
+func (x *Span) ProtoReflect() protoreflect.Message {
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Span.ProtoReflect.Descriptor instead.
+func (*Span) Descriptor() ([]byte, []int) {
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Span) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *Span) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 type Capabilities struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	CreateOnlyPut  bool                   `protobuf:"varint,1,opt,name=create_only_put,json=createOnlyPut,proto3" json:"create_only_put,omitempty"`
@@ -150,7 +217,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[2]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -162,7 +229,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[2]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -175,7 +242,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{2}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Capabilities) GetCreateOnlyPut() bool {
@@ -243,7 +310,7 @@ type CloseStoreRequest struct {
 
 func (x *CloseStoreRequest) Reset() {
 	*x = CloseStoreRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[3]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -255,7 +322,7 @@ func (x *CloseStoreRequest) String() string {
 func (*CloseStoreRequest) ProtoMessage() {}
 
 func (x *CloseStoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[3]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -268,7 +335,7 @@ func (x *CloseStoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStoreRequest.ProtoReflect.Descriptor instead.
 func (*CloseStoreRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{3}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CloseStoreRequest) GetStore() uint64 {
@@ -286,7 +353,7 @@ type CloseStoreResponse struct {
 
 func (x *CloseStoreResponse) Reset() {
 	*x = CloseStoreResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[4]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +365,7 @@ func (x *CloseStoreResponse) String() string {
 func (*CloseStoreResponse) ProtoMessage() {}
 
 func (x *CloseStoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[4]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +378,7 @@ func (x *CloseStoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStoreResponse.ProtoReflect.Descriptor instead.
 func (*CloseStoreResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{4}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{5}
 }
 
 type PutHeader struct {
@@ -322,13 +389,14 @@ type PutHeader struct {
 	CreateOnly    bool                   `protobuf:"varint,4,opt,name=create_only,json=createOnly,proto3" json:"create_only,omitempty"`
 	IfMatch       string                 `protobuf:"bytes,5,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"`
 	Crc32C        *uint32                `protobuf:"fixed32,6,opt,name=crc32c,proto3,oneof" json:"crc32c,omitempty"` // Castagnoli, of all data
+	Span          *Span                  `protobuf:"bytes,7,opt,name=span,proto3" json:"span,omitempty"`             // all of the object, instead of data
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PutHeader) Reset() {
 	*x = PutHeader{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[5]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -340,7 +408,7 @@ func (x *PutHeader) String() string {
 func (*PutHeader) ProtoMessage() {}
 
 func (x *PutHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[5]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -353,7 +421,7 @@ func (x *PutHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHeader.ProtoReflect.Descriptor instead.
 func (*PutHeader) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{5}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PutHeader) GetStore() uint64 {
@@ -398,6 +466,13 @@ func (x *PutHeader) GetCrc32C() uint32 {
 	return 0
 }
 
+func (x *PutHeader) GetSpan() *Span {
+	if x != nil {
+		return x.Span
+	}
+	return nil
+}
+
 type PutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *PutHeader             `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -408,7 +483,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[6]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +495,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[6]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +508,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{6}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PutRequest) GetHeader() *PutHeader {
@@ -459,7 +534,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[7]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +546,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[7]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +559,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{7}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PutResponse) GetVersion() string {
@@ -500,13 +575,14 @@ type GetRangeRequest struct {
 	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        int64                  `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"` // -1: to the end
+	Span          *Span                  `protobuf:"bytes,5,opt,name=span,proto3" json:"span,omitempty"`      // where the answer may put the bytes, if they fit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetRangeRequest) Reset() {
 	*x = GetRangeRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[8]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +594,7 @@ func (x *GetRangeRequest) String() string {
 func (*GetRangeRequest) ProtoMessage() {}
 
 func (x *GetRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[8]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +607,7 @@ func (x *GetRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRangeRequest.ProtoReflect.Descriptor instead.
 func (*GetRangeRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{8}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRangeRequest) GetStore() uint64 {
@@ -562,18 +638,26 @@ func (x *GetRangeRequest) GetLength() int64 {
 	return 0
 }
 
+func (x *GetRangeRequest) GetSpan() *Span {
+	if x != nil {
+		return x.Span
+	}
+	return nil
+}
+
 type GetRangeHeader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Size          int64                  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`     // of the object
 	Length        int64                  `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"` // of the range: the sum of all data
 	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	InSpan        bool                   `protobuf:"varint,4,opt,name=in_span,json=inSpan,proto3" json:"in_span,omitempty"` // the bytes lie at the start of the request's span, no data comes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetRangeHeader) Reset() {
 	*x = GetRangeHeader{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[9]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +669,7 @@ func (x *GetRangeHeader) String() string {
 func (*GetRangeHeader) ProtoMessage() {}
 
 func (x *GetRangeHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[9]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +682,7 @@ func (x *GetRangeHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRangeHeader.ProtoReflect.Descriptor instead.
 func (*GetRangeHeader) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{9}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetRangeHeader) GetSize() int64 {
@@ -622,6 +706,13 @@ func (x *GetRangeHeader) GetVersion() string {
 	return ""
 }
 
+func (x *GetRangeHeader) GetInSpan() bool {
+	if x != nil {
+		return x.InSpan
+	}
+	return false
+}
+
 type GetRangeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *GetRangeHeader        `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -632,7 +723,7 @@ type GetRangeResponse struct {
 
 func (x *GetRangeResponse) Reset() {
 	*x = GetRangeResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[10]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +735,7 @@ func (x *GetRangeResponse) String() string {
 func (*GetRangeResponse) ProtoMessage() {}
 
 func (x *GetRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[10]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +748,7 @@ func (x *GetRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRangeResponse.ProtoReflect.Descriptor instead.
 func (*GetRangeResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{10}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetRangeResponse) GetHeader() *GetRangeHeader {
@@ -684,7 +775,7 @@ type HeadRequest struct {
 
 func (x *HeadRequest) Reset() {
 	*x = HeadRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[11]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -696,7 +787,7 @@ func (x *HeadRequest) String() string {
 func (*HeadRequest) ProtoMessage() {}
 
 func (x *HeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[11]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -709,7 +800,7 @@ func (x *HeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeadRequest.ProtoReflect.Descriptor instead.
 func (*HeadRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{11}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HeadRequest) GetStore() uint64 {
@@ -735,7 +826,7 @@ type HeadResponse struct {
 
 func (x *HeadResponse) Reset() {
 	*x = HeadResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[12]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +838,7 @@ func (x *HeadResponse) String() string {
 func (*HeadResponse) ProtoMessage() {}
 
 func (x *HeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[12]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +851,7 @@ func (x *HeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeadResponse.ProtoReflect.Descriptor instead.
 func (*HeadResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{12}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HeadResponse) GetInfo() *ObjectInfo {
@@ -782,7 +873,7 @@ type ObjectInfo struct {
 
 func (x *ObjectInfo) Reset() {
 	*x = ObjectInfo{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[13]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +885,7 @@ func (x *ObjectInfo) String() string {
 func (*ObjectInfo) ProtoMessage() {}
 
 func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[13]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +898,7 @@ func (x *ObjectInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectInfo.ProtoReflect.Descriptor instead.
 func (*ObjectInfo) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{13}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ObjectInfo) GetKey() string {
@@ -850,7 +941,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[14]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +953,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[14]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +966,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{14}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListRequest) GetStore() uint64 {
@@ -916,7 +1007,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[15]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1019,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[15]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1032,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{15}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListResponse) GetObjects() []*ObjectInfo {
@@ -968,7 +1059,7 @@ type DeleteBatchRequest struct {
 
 func (x *DeleteBatchRequest) Reset() {
 	*x = DeleteBatchRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[16]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1071,7 @@ func (x *DeleteBatchRequest) String() string {
 func (*DeleteBatchRequest) ProtoMessage() {}
 
 func (x *DeleteBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[16]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1084,7 @@ func (x *DeleteBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBatchRequest.ProtoReflect.Descriptor instead.
 func (*DeleteBatchRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{16}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteBatchRequest) GetStore() uint64 {
@@ -1020,7 +1111,7 @@ type DeleteBatchResponse struct {
 
 func (x *DeleteBatchResponse) Reset() {
 	*x = DeleteBatchResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[17]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1123,7 @@ func (x *DeleteBatchResponse) String() string {
 func (*DeleteBatchResponse) ProtoMessage() {}
 
 func (x *DeleteBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[17]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1136,7 @@ func (x *DeleteBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBatchResponse.ProtoReflect.Descriptor instead.
 func (*DeleteBatchResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{17}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteBatchResponse) GetErrors() []*Error {
@@ -1065,7 +1156,7 @@ type StartUploadRequest struct {
 
 func (x *StartUploadRequest) Reset() {
 	*x = StartUploadRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[18]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1168,7 @@ func (x *StartUploadRequest) String() string {
 func (*StartUploadRequest) ProtoMessage() {}
 
 func (x *StartUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[18]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1181,7 @@ func (x *StartUploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartUploadRequest.ProtoReflect.Descriptor instead.
 func (*StartUploadRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{18}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StartUploadRequest) GetStore() uint64 {
@@ -1116,7 +1207,7 @@ type StartUploadResponse struct {
 
 func (x *StartUploadResponse) Reset() {
 	*x = StartUploadResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[19]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1219,7 @@ func (x *StartUploadResponse) String() string {
 func (*StartUploadResponse) ProtoMessage() {}
 
 func (x *StartUploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[19]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1232,7 @@ func (x *StartUploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartUploadResponse.ProtoReflect.Descriptor instead.
 func (*StartUploadResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{19}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StartUploadResponse) GetUpload() string {
@@ -1159,13 +1250,14 @@ type PutPartHeader struct {
 	Number        int32                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
 	Size          int64                  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
 	Crc32C        *uint32                `protobuf:"fixed32,6,opt,name=crc32c,proto3,oneof" json:"crc32c,omitempty"`
+	Span          *Span                  `protobuf:"bytes,7,opt,name=span,proto3" json:"span,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PutPartHeader) Reset() {
 	*x = PutPartHeader{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[20]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1269,7 @@ func (x *PutPartHeader) String() string {
 func (*PutPartHeader) ProtoMessage() {}
 
 func (x *PutPartHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[20]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1282,7 @@ func (x *PutPartHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPartHeader.ProtoReflect.Descriptor instead.
 func (*PutPartHeader) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{20}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutPartHeader) GetStore() uint64 {
@@ -1235,6 +1327,13 @@ func (x *PutPartHeader) GetCrc32C() uint32 {
 	return 0
 }
 
+func (x *PutPartHeader) GetSpan() *Span {
+	if x != nil {
+		return x.Span
+	}
+	return nil
+}
+
 type PutPartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *PutPartHeader         `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -1245,7 +1344,7 @@ type PutPartRequest struct {
 
 func (x *PutPartRequest) Reset() {
 	*x = PutPartRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[21]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1356,7 @@ func (x *PutPartRequest) String() string {
 func (*PutPartRequest) ProtoMessage() {}
 
 func (x *PutPartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[21]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1369,7 @@ func (x *PutPartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPartRequest.ProtoReflect.Descriptor instead.
 func (*PutPartRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{21}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutPartRequest) GetHeader() *PutPartHeader {
@@ -1296,7 +1395,7 @@ type PutPartResponse struct {
 
 func (x *PutPartResponse) Reset() {
 	*x = PutPartResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[22]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1407,7 @@ func (x *PutPartResponse) String() string {
 func (*PutPartResponse) ProtoMessage() {}
 
 func (x *PutPartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[22]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1420,7 @@ func (x *PutPartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPartResponse.ProtoReflect.Descriptor instead.
 func (*PutPartResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{22}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PutPartResponse) GetPart() *Part {
@@ -1342,7 +1441,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[23]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1453,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[23]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1466,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{23}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Part) GetNumber() int32 {
@@ -1404,7 +1503,7 @@ type CompleteUploadRequest struct {
 
 func (x *CompleteUploadRequest) Reset() {
 	*x = CompleteUploadRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[24]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1515,7 @@ func (x *CompleteUploadRequest) String() string {
 func (*CompleteUploadRequest) ProtoMessage() {}
 
 func (x *CompleteUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[24]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1528,7 @@ func (x *CompleteUploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteUploadRequest.ProtoReflect.Descriptor instead.
 func (*CompleteUploadRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{24}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CompleteUploadRequest) GetStore() uint64 {
@@ -1478,7 +1577,7 @@ type AbortUploadRequest struct {
 
 func (x *AbortUploadRequest) Reset() {
 	*x = AbortUploadRequest{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[25]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1589,7 @@ func (x *AbortUploadRequest) String() string {
 func (*AbortUploadRequest) ProtoMessage() {}
 
 func (x *AbortUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[25]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1602,7 @@ func (x *AbortUploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortUploadRequest.ProtoReflect.Descriptor instead.
 func (*AbortUploadRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{25}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AbortUploadRequest) GetStore() uint64 {
@@ -1535,7 +1634,7 @@ type AbortUploadResponse struct {
 
 func (x *AbortUploadResponse) Reset() {
 	*x = AbortUploadResponse{}
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[26]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1646,7 @@ func (x *AbortUploadResponse) String() string {
 func (*AbortUploadResponse) ProtoMessage() {}
 
 func (x *AbortUploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[26]
+	mi := &file_mink_plugin_v1_objstore_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1659,7 @@ func (x *AbortUploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortUploadResponse.ProtoReflect.Descriptor instead.
 func (*AbortUploadResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{26}
+	return file_mink_plugin_v1_objstore_proto_rawDescGZIP(), []int{27}
 }
 
 var File_mink_plugin_v1_objstore_proto protoreflect.FileDescriptor
@@ -1573,10 +1672,14 @@ const file_mink_plugin_v1_objstore_proto_rawDesc = "" +
 	"\aoptions\x18\x02 \x03(\v2-.mink.plugin.v1.OpenStoreRequest.OptionsEntryR\aoptions\x1a:\n" +
 	"\fOptionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"k\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x90\x01\n" +
 	"\x11OpenStoreResponse\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12@\n" +
-	"\fcapabilities\x18\x02 \x01(\v2\x1c.mink.plugin.v1.CapabilitiesR\fcapabilities\"\xc0\x02\n" +
+	"\fcapabilities\x18\x02 \x01(\v2\x1c.mink.plugin.v1.CapabilitiesR\fcapabilities\x12#\n" +
+	"\rshared_memory\x18\x03 \x01(\bR\fsharedMemory\"6\n" +
+	"\x04Span\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length\"\xc0\x02\n" +
 	"\fCapabilities\x12&\n" +
 	"\x0fcreate_only_put\x18\x01 \x01(\bR\rcreateOnlyPut\x12(\n" +
 	"\x10compare_and_swap\x18\x02 \x01(\bR\x0ecompareAndSwap\x12\"\n" +
@@ -1590,7 +1693,7 @@ const file_mink_plugin_v1_objstore_proto_rawDesc = "" +
 	"\x05local\x18\b \x01(\bR\x05local\")\n" +
 	"\x11CloseStoreRequest\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\"\x14\n" +
-	"\x12CloseStoreResponse\"\xab\x01\n" +
+	"\x12CloseStoreResponse\"\xd5\x01\n" +
 	"\tPutHeader\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -1598,23 +1701,26 @@ const file_mink_plugin_v1_objstore_proto_rawDesc = "" +
 	"\vcreate_only\x18\x04 \x01(\bR\n" +
 	"createOnly\x12\x19\n" +
 	"\bif_match\x18\x05 \x01(\tR\aifMatch\x12\x1b\n" +
-	"\x06crc32c\x18\x06 \x01(\aH\x00R\x06crc32c\x88\x01\x01B\t\n" +
+	"\x06crc32c\x18\x06 \x01(\aH\x00R\x06crc32c\x88\x01\x01\x12(\n" +
+	"\x04span\x18\a \x01(\v2\x14.mink.plugin.v1.SpanR\x04spanB\t\n" +
 	"\a_crc32c\"S\n" +
 	"\n" +
 	"PutRequest\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x19.mink.plugin.v1.PutHeaderR\x06header\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"'\n" +
 	"\vPutResponse\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\tR\aversion\"i\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\"\x93\x01\n" +
 	"\x0fGetRangeRequest\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x16\n" +
-	"\x06length\x18\x04 \x01(\x03R\x06length\"V\n" +
+	"\x06length\x18\x04 \x01(\x03R\x06length\x12(\n" +
+	"\x04span\x18\x05 \x01(\v2\x14.mink.plugin.v1.SpanR\x04span\"o\n" +
 	"\x0eGetRangeHeader\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x03R\x06length\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"^\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x17\n" +
+	"\ain_span\x18\x04 \x01(\bR\x06inSpan\"^\n" +
 	"\x10GetRangeResponse\x126\n" +
 	"\x06header\x18\x01 \x01(\v2\x1e.mink.plugin.v1.GetRangeHeaderR\x06header\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"5\n" +
@@ -1647,14 +1753,15 @@ const file_mink_plugin_v1_objstore_proto_rawDesc = "" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\"-\n" +
 	"\x13StartUploadResponse\x12\x16\n" +
-	"\x06upload\x18\x01 \x01(\tR\x06upload\"\xa3\x01\n" +
+	"\x06upload\x18\x01 \x01(\tR\x06upload\"\xcd\x01\n" +
 	"\rPutPartHeader\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06upload\x18\x03 \x01(\tR\x06upload\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04size\x18\x05 \x01(\x03R\x04size\x12\x1b\n" +
-	"\x06crc32c\x18\x06 \x01(\aH\x00R\x06crc32c\x88\x01\x01B\t\n" +
+	"\x06crc32c\x18\x06 \x01(\aH\x00R\x06crc32c\x88\x01\x01\x12(\n" +
+	"\x04span\x18\a \x01(\v2\x14.mink.plugin.v1.SpanR\x04spanB\t\n" +
 	"\a_crc32c\"[\n" +
 	"\x0ePutPartRequest\x125\n" +
 	"\x06header\x18\x01 \x01(\v2\x1d.mink.plugin.v1.PutPartHeaderR\x06header\x12\x12\n" +
@@ -1702,80 +1809,84 @@ func file_mink_plugin_v1_objstore_proto_rawDescGZIP() []byte {
 	return file_mink_plugin_v1_objstore_proto_rawDescData
 }
 
-var file_mink_plugin_v1_objstore_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_mink_plugin_v1_objstore_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_mink_plugin_v1_objstore_proto_goTypes = []any{
 	(*OpenStoreRequest)(nil),      // 0: mink.plugin.v1.OpenStoreRequest
 	(*OpenStoreResponse)(nil),     // 1: mink.plugin.v1.OpenStoreResponse
-	(*Capabilities)(nil),          // 2: mink.plugin.v1.Capabilities
-	(*CloseStoreRequest)(nil),     // 3: mink.plugin.v1.CloseStoreRequest
-	(*CloseStoreResponse)(nil),    // 4: mink.plugin.v1.CloseStoreResponse
-	(*PutHeader)(nil),             // 5: mink.plugin.v1.PutHeader
-	(*PutRequest)(nil),            // 6: mink.plugin.v1.PutRequest
-	(*PutResponse)(nil),           // 7: mink.plugin.v1.PutResponse
-	(*GetRangeRequest)(nil),       // 8: mink.plugin.v1.GetRangeRequest
-	(*GetRangeHeader)(nil),        // 9: mink.plugin.v1.GetRangeHeader
-	(*GetRangeResponse)(nil),      // 10: mink.plugin.v1.GetRangeResponse
-	(*HeadRequest)(nil),           // 11: mink.plugin.v1.HeadRequest
-	(*HeadResponse)(nil),          // 12: mink.plugin.v1.HeadResponse
-	(*ObjectInfo)(nil),            // 13: mink.plugin.v1.ObjectInfo
-	(*ListRequest)(nil),           // 14: mink.plugin.v1.ListRequest
-	(*ListResponse)(nil),          // 15: mink.plugin.v1.ListResponse
-	(*DeleteBatchRequest)(nil),    // 16: mink.plugin.v1.DeleteBatchRequest
-	(*DeleteBatchResponse)(nil),   // 17: mink.plugin.v1.DeleteBatchResponse
-	(*StartUploadRequest)(nil),    // 18: mink.plugin.v1.StartUploadRequest
-	(*StartUploadResponse)(nil),   // 19: mink.plugin.v1.StartUploadResponse
-	(*PutPartHeader)(nil),         // 20: mink.plugin.v1.PutPartHeader
-	(*PutPartRequest)(nil),        // 21: mink.plugin.v1.PutPartRequest
-	(*PutPartResponse)(nil),       // 22: mink.plugin.v1.PutPartResponse
-	(*Part)(nil),                  // 23: mink.plugin.v1.Part
-	(*CompleteUploadRequest)(nil), // 24: mink.plugin.v1.CompleteUploadRequest
-	(*AbortUploadRequest)(nil),    // 25: mink.plugin.v1.AbortUploadRequest
-	(*AbortUploadResponse)(nil),   // 26: mink.plugin.v1.AbortUploadResponse
-	nil,                           // 27: mink.plugin.v1.OpenStoreRequest.OptionsEntry
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*Error)(nil),                 // 30: mink.plugin.v1.Error
+	(*Span)(nil),                  // 2: mink.plugin.v1.Span
+	(*Capabilities)(nil),          // 3: mink.plugin.v1.Capabilities
+	(*CloseStoreRequest)(nil),     // 4: mink.plugin.v1.CloseStoreRequest
+	(*CloseStoreResponse)(nil),    // 5: mink.plugin.v1.CloseStoreResponse
+	(*PutHeader)(nil),             // 6: mink.plugin.v1.PutHeader
+	(*PutRequest)(nil),            // 7: mink.plugin.v1.PutRequest
+	(*PutResponse)(nil),           // 8: mink.plugin.v1.PutResponse
+	(*GetRangeRequest)(nil),       // 9: mink.plugin.v1.GetRangeRequest
+	(*GetRangeHeader)(nil),        // 10: mink.plugin.v1.GetRangeHeader
+	(*GetRangeResponse)(nil),      // 11: mink.plugin.v1.GetRangeResponse
+	(*HeadRequest)(nil),           // 12: mink.plugin.v1.HeadRequest
+	(*HeadResponse)(nil),          // 13: mink.plugin.v1.HeadResponse
+	(*ObjectInfo)(nil),            // 14: mink.plugin.v1.ObjectInfo
+	(*ListRequest)(nil),           // 15: mink.plugin.v1.ListRequest
+	(*ListResponse)(nil),          // 16: mink.plugin.v1.ListResponse
+	(*DeleteBatchRequest)(nil),    // 17: mink.plugin.v1.DeleteBatchRequest
+	(*DeleteBatchResponse)(nil),   // 18: mink.plugin.v1.DeleteBatchResponse
+	(*StartUploadRequest)(nil),    // 19: mink.plugin.v1.StartUploadRequest
+	(*StartUploadResponse)(nil),   // 20: mink.plugin.v1.StartUploadResponse
+	(*PutPartHeader)(nil),         // 21: mink.plugin.v1.PutPartHeader
+	(*PutPartRequest)(nil),        // 22: mink.plugin.v1.PutPartRequest
+	(*PutPartResponse)(nil),       // 23: mink.plugin.v1.PutPartResponse
+	(*Part)(nil),                  // 24: mink.plugin.v1.Part
+	(*CompleteUploadRequest)(nil), // 25: mink.plugin.v1.CompleteUploadRequest
+	(*AbortUploadRequest)(nil),    // 26: mink.plugin.v1.AbortUploadRequest
+	(*AbortUploadResponse)(nil),   // 27: mink.plugin.v1.AbortUploadResponse
+	nil,                           // 28: mink.plugin.v1.OpenStoreRequest.OptionsEntry
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*Error)(nil),                 // 31: mink.plugin.v1.Error
 }
 var file_mink_plugin_v1_objstore_proto_depIdxs = []int32{
-	27, // 0: mink.plugin.v1.OpenStoreRequest.options:type_name -> mink.plugin.v1.OpenStoreRequest.OptionsEntry
-	2,  // 1: mink.plugin.v1.OpenStoreResponse.capabilities:type_name -> mink.plugin.v1.Capabilities
-	28, // 2: mink.plugin.v1.Capabilities.put_latency:type_name -> google.protobuf.Duration
-	5,  // 3: mink.plugin.v1.PutRequest.header:type_name -> mink.plugin.v1.PutHeader
-	9,  // 4: mink.plugin.v1.GetRangeResponse.header:type_name -> mink.plugin.v1.GetRangeHeader
-	13, // 5: mink.plugin.v1.HeadResponse.info:type_name -> mink.plugin.v1.ObjectInfo
-	29, // 6: mink.plugin.v1.ObjectInfo.modified:type_name -> google.protobuf.Timestamp
-	13, // 7: mink.plugin.v1.ListResponse.objects:type_name -> mink.plugin.v1.ObjectInfo
-	30, // 8: mink.plugin.v1.DeleteBatchResponse.errors:type_name -> mink.plugin.v1.Error
-	20, // 9: mink.plugin.v1.PutPartRequest.header:type_name -> mink.plugin.v1.PutPartHeader
-	23, // 10: mink.plugin.v1.PutPartResponse.part:type_name -> mink.plugin.v1.Part
-	23, // 11: mink.plugin.v1.CompleteUploadRequest.parts:type_name -> mink.plugin.v1.Part
-	0,  // 12: mink.plugin.v1.ObjectStore.Open:input_type -> mink.plugin.v1.OpenStoreRequest
-	3,  // 13: mink.plugin.v1.ObjectStore.Close:input_type -> mink.plugin.v1.CloseStoreRequest
-	6,  // 14: mink.plugin.v1.ObjectStore.Put:input_type -> mink.plugin.v1.PutRequest
-	8,  // 15: mink.plugin.v1.ObjectStore.GetRange:input_type -> mink.plugin.v1.GetRangeRequest
-	11, // 16: mink.plugin.v1.ObjectStore.Head:input_type -> mink.plugin.v1.HeadRequest
-	14, // 17: mink.plugin.v1.ObjectStore.List:input_type -> mink.plugin.v1.ListRequest
-	16, // 18: mink.plugin.v1.ObjectStore.DeleteBatch:input_type -> mink.plugin.v1.DeleteBatchRequest
-	18, // 19: mink.plugin.v1.ObjectStore.StartUpload:input_type -> mink.plugin.v1.StartUploadRequest
-	21, // 20: mink.plugin.v1.ObjectStore.PutPart:input_type -> mink.plugin.v1.PutPartRequest
-	24, // 21: mink.plugin.v1.ObjectStore.CompleteUpload:input_type -> mink.plugin.v1.CompleteUploadRequest
-	25, // 22: mink.plugin.v1.ObjectStore.AbortUpload:input_type -> mink.plugin.v1.AbortUploadRequest
-	1,  // 23: mink.plugin.v1.ObjectStore.Open:output_type -> mink.plugin.v1.OpenStoreResponse
-	4,  // 24: mink.plugin.v1.ObjectStore.Close:output_type -> mink.plugin.v1.CloseStoreResponse
-	7,  // 25: mink.plugin.v1.ObjectStore.Put:output_type -> mink.plugin.v1.PutResponse
-	10, // 26: mink.plugin.v1.ObjectStore.GetRange:output_type -> mink.plugin.v1.GetRangeResponse
-	12, // 27: mink.plugin.v1.ObjectStore.Head:output_type -> mink.plugin.v1.HeadResponse
-	15, // 28: mink.plugin.v1.ObjectStore.List:output_type -> mink.plugin.v1.ListResponse
-	17, // 29: mink.plugin.v1.ObjectStore.DeleteBatch:output_type -> mink.plugin.v1.DeleteBatchResponse
-	19, // 30: mink.plugin.v1.ObjectStore.StartUpload:output_type -> mink.plugin.v1.StartUploadResponse
-	22, // 31: mink.plugin.v1.ObjectStore.PutPart:output_type -> mink.plugin.v1.PutPartResponse
-	7,  // 32: mink.plugin.v1.ObjectStore.CompleteUpload:output_type -> mink.plugin.v1.PutResponse
-	26, // 33: mink.plugin.v1.ObjectStore.AbortUpload:output_type -> mink.plugin.v1.AbortUploadResponse
-	23, // [23:34] is the sub-list for method output_type
-	12, // [12:23] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	28, // 0: mink.plugin.v1.OpenStoreRequest.options:type_name -> mink.plugin.v1.OpenStoreRequest.OptionsEntry
+	3,  // 1: mink.plugin.v1.OpenStoreResponse.capabilities:type_name -> mink.plugin.v1.Capabilities
+	29, // 2: mink.plugin.v1.Capabilities.put_latency:type_name -> google.protobuf.Duration
+	2,  // 3: mink.plugin.v1.PutHeader.span:type_name -> mink.plugin.v1.Span
+	6,  // 4: mink.plugin.v1.PutRequest.header:type_name -> mink.plugin.v1.PutHeader
+	2,  // 5: mink.plugin.v1.GetRangeRequest.span:type_name -> mink.plugin.v1.Span
+	10, // 6: mink.plugin.v1.GetRangeResponse.header:type_name -> mink.plugin.v1.GetRangeHeader
+	14, // 7: mink.plugin.v1.HeadResponse.info:type_name -> mink.plugin.v1.ObjectInfo
+	30, // 8: mink.plugin.v1.ObjectInfo.modified:type_name -> google.protobuf.Timestamp
+	14, // 9: mink.plugin.v1.ListResponse.objects:type_name -> mink.plugin.v1.ObjectInfo
+	31, // 10: mink.plugin.v1.DeleteBatchResponse.errors:type_name -> mink.plugin.v1.Error
+	2,  // 11: mink.plugin.v1.PutPartHeader.span:type_name -> mink.plugin.v1.Span
+	21, // 12: mink.plugin.v1.PutPartRequest.header:type_name -> mink.plugin.v1.PutPartHeader
+	24, // 13: mink.plugin.v1.PutPartResponse.part:type_name -> mink.plugin.v1.Part
+	24, // 14: mink.plugin.v1.CompleteUploadRequest.parts:type_name -> mink.plugin.v1.Part
+	0,  // 15: mink.plugin.v1.ObjectStore.Open:input_type -> mink.plugin.v1.OpenStoreRequest
+	4,  // 16: mink.plugin.v1.ObjectStore.Close:input_type -> mink.plugin.v1.CloseStoreRequest
+	7,  // 17: mink.plugin.v1.ObjectStore.Put:input_type -> mink.plugin.v1.PutRequest
+	9,  // 18: mink.plugin.v1.ObjectStore.GetRange:input_type -> mink.plugin.v1.GetRangeRequest
+	12, // 19: mink.plugin.v1.ObjectStore.Head:input_type -> mink.plugin.v1.HeadRequest
+	15, // 20: mink.plugin.v1.ObjectStore.List:input_type -> mink.plugin.v1.ListRequest
+	17, // 21: mink.plugin.v1.ObjectStore.DeleteBatch:input_type -> mink.plugin.v1.DeleteBatchRequest
+	19, // 22: mink.plugin.v1.ObjectStore.StartUpload:input_type -> mink.plugin.v1.StartUploadRequest
+	22, // 23: mink.plugin.v1.ObjectStore.PutPart:input_type -> mink.plugin.v1.PutPartRequest
+	25, // 24: mink.plugin.v1.ObjectStore.CompleteUpload:input_type -> mink.plugin.v1.CompleteUploadRequest
+	26, // 25: mink.plugin.v1.ObjectStore.AbortUpload:input_type -> mink.plugin.v1.AbortUploadRequest
+	1,  // 26: mink.plugin.v1.ObjectStore.Open:output_type -> mink.plugin.v1.OpenStoreResponse
+	5,  // 27: mink.plugin.v1.ObjectStore.Close:output_type -> mink.plugin.v1.CloseStoreResponse
+	8,  // 28: mink.plugin.v1.ObjectStore.Put:output_type -> mink.plugin.v1.PutResponse
+	11, // 29: mink.plugin.v1.ObjectStore.GetRange:output_type -> mink.plugin.v1.GetRangeResponse
+	13, // 30: mink.plugin.v1.ObjectStore.Head:output_type -> mink.plugin.v1.HeadResponse
+	16, // 31: mink.plugin.v1.ObjectStore.List:output_type -> mink.plugin.v1.ListResponse
+	18, // 32: mink.plugin.v1.ObjectStore.DeleteBatch:output_type -> mink.plugin.v1.DeleteBatchResponse
+	20, // 33: mink.plugin.v1.ObjectStore.StartUpload:output_type -> mink.plugin.v1.StartUploadResponse
+	23, // 34: mink.plugin.v1.ObjectStore.PutPart:output_type -> mink.plugin.v1.PutPartResponse
+	8,  // 35: mink.plugin.v1.ObjectStore.CompleteUpload:output_type -> mink.plugin.v1.PutResponse
+	27, // 36: mink.plugin.v1.ObjectStore.AbortUpload:output_type -> mink.plugin.v1.AbortUploadResponse
+	26, // [26:37] is the sub-list for method output_type
+	15, // [15:26] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_mink_plugin_v1_objstore_proto_init() }
@@ -1784,15 +1895,15 @@ func file_mink_plugin_v1_objstore_proto_init() {
 		return
 	}
 	file_mink_plugin_v1_error_proto_init()
-	file_mink_plugin_v1_objstore_proto_msgTypes[5].OneofWrappers = []any{}
-	file_mink_plugin_v1_objstore_proto_msgTypes[20].OneofWrappers = []any{}
+	file_mink_plugin_v1_objstore_proto_msgTypes[6].OneofWrappers = []any{}
+	file_mink_plugin_v1_objstore_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mink_plugin_v1_objstore_proto_rawDesc), len(file_mink_plugin_v1_objstore_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,6 +1,12 @@
 // An object store out of process. Keys, conditions, sizes and errors are as
 // package sdk/objstore says; this file says how they travel.
 //
+// On one machine the bytes may lie in memory that the host shares with the plugin
+// (an inherited descriptor, see sdk/internal/wire): a span stands in the header
+// then, and no data follows. A plugin that does not know it leaves
+// OpenStoreResponse.shared_memory false and never meets one. It touches a span
+// between the request that names it and its answer, never after.
+//
 // Messages that carry an object's bytes have one shape: field 1 is a header and
 // comes with the first message of a stream, field 2 is bytes, at most 1 MiB in
 // each message.

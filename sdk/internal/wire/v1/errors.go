@@ -157,6 +157,21 @@ const (
 	writes effect = true
 )
 
+// answer is the plugin's own answer in the error of a gRPC call; nil when the call
+// broke before one came.
+func answer(err error) *pb.Error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return nil
+	}
+	for _, d := range st.Details() {
+		if e, ok := d.(*pb.Error); ok {
+			return e
+		}
+	}
+	return nil
+}
+
 // failed turns the error of a gRPC call into the contract's. A call that broke
 // before its answer came is unavailable, or, for a write, of unknown outcome.
 func (v *vocabulary) failed(ctx context.Context, err error, ef effect) error {
@@ -170,14 +185,10 @@ func (v *vocabulary) failed(ctx context.Context, err error, ef effect) error {
 		}
 		return fmt.Errorf("%w: %w", v.unavailable, bad)
 	}
-	st, ok := status.FromError(err)
-	if ok {
-		for _, d := range st.Details() {
-			if e, ok := d.(*pb.Error); ok {
-				return v.decode(e, fallback)
-			}
-		}
+	if e := answer(err); e != nil {
+		return v.decode(e, fallback)
 	}
+	st, ok := status.FromError(err)
 	text := cut(strings.ToValidUTF8(err.Error(), "\uFFFD"), errorTextMax)
 	if ok {
 		text = cut(strings.ToValidUTF8(st.Message(), "\uFFFD"), errorTextMax)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -28,18 +29,22 @@ type objectStoreClient struct {
 	rpc    pb.ObjectStoreClient
 	id     uint64
 	caps   objstore.Capabilities
+	shared *Shared // nil: bytes go as messages
 	closed atomic.Bool
 }
 
-// OpenObjectStore opens a store in the plugin at the other end of conn. What it
-// answers is an objstore.Multiparter too, though Multipart may say no.
-func OpenObjectStore(ctx context.Context, conn grpc.ClientConnInterface, uri string, options map[string]string) (objstore.Store, error) {
+// OpenObjectStore opens a store in the plugin at the other end of conn. shared is
+// the memory that its process inherited, nil for none. What it answers is an objstore.Multiparter too, though Multipart may say no.
+func OpenObjectStore(ctx context.Context, conn grpc.ClientConnInterface, uri string, options map[string]string, shared *Shared) (objstore.Store, error) {
 	s := &objectStoreClient{conn: conn, rpc: pb.NewObjectStoreClient(conn)}
 	resp, err := s.rpc.Open(ctx, &pb.OpenStoreRequest{Uri: uri, Options: options})
 	if err != nil {
 		return nil, objectStore.failed(ctx, err, reads)
 	}
 	s.id = resp.GetStore()
+	if resp.GetSharedMemory() {
+		s.shared = shared
+	}
 	c := resp.GetCapabilities()
 	s.caps = objstore.Capabilities{
 		CreateOnlyPut: c.GetCreateOnlyPut(), CompareAndSwap: c.GetCompareAndSwap(), ListPageMax: int(c.GetListPageMax()),
@@ -85,8 +90,15 @@ func (s *objectStoreClient) Put(ctx context.Context, req objstore.PutRequest) (o
 	if req.HasCRC32C {
 		header.Crc32C = &req.CRC32C
 	}
+	chunks, slot := req.Chunks, s.shared.take(size)
+	if slot != nil {
+		slot.fill(chunks)
+		header.Span, chunks = slot.span(size), nil
+	}
 	resp := &pb.PutResponse{}
-	if err := sendObject(ctx, s.conn, pb.ObjectStore_Put_FullMethodName, header, req.Chunks, resp); err != nil {
+	err := sendObject(ctx, s.conn, pb.ObjectStore_Put_FullMethodName, header, chunks, resp)
+	slot.done(err == nil || answer(err) != nil)
+	if err != nil {
 		return objstore.PutResponse{}, failed(ctx, "put", req.Key, err, writes)
 	}
 	return objstore.PutResponse{Version: resp.GetVersion()}, nil
@@ -104,21 +116,37 @@ func (s *objectStoreClient) GetRange(ctx context.Context, req objstore.GetRangeR
 	if req.Offset < 0 || req.Length < -1 {
 		return objstore.GetRangeResponse{}, fmt.Errorf("%w: range [%d, +%d) of %q", objstore.ErrInvalid, req.Offset, req.Length, req.Key)
 	}
-	resp, err := s.getRange(ctx, req)
+	room := req.Length
+	if room < 0 {
+		room = slotSize // unknown: if it fits
+	}
+	slot := s.shared.take(room)
+	resp, err := s.getRange(ctx, req, slot)
+	slot.done(err == nil || settled(answer(err)))
 	if err != nil {
 		return objstore.GetRangeResponse{}, failed(ctx, "get", req.Key, err, reads)
 	}
 	return resp, nil
 }
 
-func (s *objectStoreClient) getRange(ctx context.Context, req objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
+// settled says that nobody in the plugin still reads into the call's slot. One whose
+// context ended there may be.
+func settled(e *pb.Error) bool {
+	return e != nil && !slices.Contains(e.GetCodes(), pb.Code_CANCELED) && !slices.Contains(e.GetCodes(), pb.Code_DEADLINE_EXCEEDED)
+}
+
+func (s *objectStoreClient) getRange(ctx context.Context, req objstore.GetRangeRequest, slot *slot) (objstore.GetRangeResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := s.conn.NewStream(ctx, getDesc, pb.ObjectStore_GetRange_FullMethodName)
 	if err != nil {
 		return objstore.GetRangeResponse{}, err
 	}
-	err = stream.SendMsg(&pb.GetRangeRequest{Store: s.id, Key: req.Key, Offset: req.Offset, Length: req.Length})
+	ask := &pb.GetRangeRequest{Store: s.id, Key: req.Key, Offset: req.Offset, Length: req.Length}
+	if slot != nil {
+		ask.Span = slot.span(int64(len(slot.mem)))
+	}
+	err = stream.SendMsg(ask)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return objstore.GetRangeResponse{}, err
 	}
@@ -142,6 +170,12 @@ func (s *objectStoreClient) getRange(ctx context.Context, req objstore.GetRangeR
 	data := req.Memory(min(n, growFrom))[:0]
 	if req.Length >= 0 {
 		data = req.Memory(n)[:0]
+	}
+	if header.GetInSpan() {
+		if slot == nil || n > int64(len(slot.mem)) || f.size > 0 {
+			return objstore.GetRangeResponse{}, protocolError("%d bytes in a span that has not so many, or data beside them", n)
+		}
+		data = append(data, slot.mem[:n]...)
 	}
 	for {
 		if int64(len(data)+f.size) > n {
@@ -296,8 +330,15 @@ func (s *objectStoreClient) PutPart(ctx context.Context, req objstore.PutPartReq
 	if req.HasCRC32C {
 		header.Crc32C = &req.CRC32C
 	}
+	chunks, slot := req.Chunks, s.shared.take(size)
+	if slot != nil {
+		slot.fill(chunks)
+		header.Span, chunks = slot.span(size), nil
+	}
 	resp := &pb.PutPartResponse{}
-	if err := sendObject(ctx, s.conn, pb.ObjectStore_PutPart_FullMethodName, header, req.Chunks, resp); err != nil {
+	err := sendObject(ctx, s.conn, pb.ObjectStore_PutPart_FullMethodName, header, chunks, resp)
+	slot.done(err == nil || answer(err) != nil)
+	if err != nil {
 		return objstore.Part{}, failed(ctx, "put part", req.Key, err, reads)
 	}
 	p := objstore.Part{Number: int(resp.GetPart().GetNumber()), Size: resp.GetPart().GetSize(), Tag: resp.GetPart().GetTag()}

@@ -28,6 +28,7 @@ type OpenStore func(ctx context.Context, uri string, options map[string]string) 
 type objectStoreServer struct {
 	pb.UnimplementedObjectStoreServer
 	open      OpenStore
+	memory    Region
 	receiving *semaphore.Weighted
 
 	mu struct {
@@ -38,10 +39,11 @@ type objectStoreServer struct {
 	}
 }
 
-// RegisterObjectStore serves stores that open makes. Closing what it answers
+// RegisterObjectStore serves stores that open makes; memory is what the host
+// shares, nil for nothing. Closing what it answers
 // closes every store and lets no other open.
-func RegisterObjectStore(s *grpc.Server, open OpenStore) io.Closer {
-	srv := &objectStoreServer{open: open, receiving: semaphore.NewWeighted(receiveMax)}
+func RegisterObjectStore(s *grpc.Server, open OpenStore, memory Region) io.Closer {
+	srv := &objectStoreServer{open: open, memory: memory, receiving: semaphore.NewWeighted(receiveMax)}
 	srv.mu.stores = map[uint64]objstore.Store{}
 	pb.RegisterObjectStoreServer(s, storeService{srv})
 	return srv
@@ -101,7 +103,7 @@ func (s *objectStoreServer) Open(ctx context.Context, req *pb.OpenStoreRequest) 
 	if _, ok := objstore.Multipart(store); !ok {
 		c.PartSizeMin, c.PartSizeMax = 0, 0
 	}
-	return &pb.OpenStoreResponse{Store: s.mu.last, Capabilities: &pb.Capabilities{
+	return &pb.OpenStoreResponse{Store: s.mu.last, SharedMemory: s.memory != nil, Capabilities: &pb.Capabilities{
 		CreateOnlyPut: c.CreateOnlyPut, CompareAndSwap: c.CompareAndSwap, ListPageMax: int64(c.ListPageMax),
 		PutSizeMax: c.PutSizeMax, PartSizeMin: c.PartSizeMin, PartSizeMax: c.PartSizeMax,
 		PutLatency: durationpb.New(c.PutLatency), Local: c.Local,
@@ -129,7 +131,7 @@ func (s storeService) Close(_ context.Context, req *pb.CloseStoreRequest) (*pb.C
 
 func (s *objectStoreServer) Put(stream grpc.ClientStreamingServer[pb.PutRequest, pb.PutResponse]) error {
 	header := &pb.PutHeader{}
-	object, err := s.receive(stream, header, header.GetSize)
+	object, err := s.receive(stream, header)
 	if err != nil {
 		return err
 	}
@@ -151,7 +153,7 @@ func (s *objectStoreServer) Put(stream grpc.ClientStreamingServer[pb.PutRequest,
 
 func (s *objectStoreServer) PutPart(stream grpc.ClientStreamingServer[pb.PutPartRequest, pb.PutPartResponse]) error {
 	header := &pb.PutPartHeader{}
-	object, err := s.receive(stream, header, header.GetSize)
+	object, err := s.receive(stream, header)
 	if err != nil {
 		return err
 	}
@@ -171,18 +173,30 @@ func (s *objectStoreServer) PutPart(stream grpc.ClientStreamingServer[pb.PutPart
 	return stream.SendAndClose(&pb.PutPartResponse{Part: &pb.Part{Number: int32(part.Number), Size: part.Size, Tag: part.Tag}}) //nolint:gosec // as asked
 }
 
-// GetRange sends the store's memory as it lies: nobody else has it.
+// GetRange puts the bytes into the request's span when there is one and they fit;
+// else it sends the store's memory as it lies: nobody else has it.
 func (s *objectStoreServer) GetRange(req *pb.GetRangeRequest, stream grpc.ServerStreamingServer[pb.GetRangeResponse]) error {
 	store, err := s.store(req.GetStore())
 	if err != nil {
 		return err
 	}
-	resp, err := store.GetRange(stream.Context(), objstore.GetRangeRequest{Key: req.GetKey(), Offset: req.GetOffset(), Length: req.GetLength()})
+	span, err := s.memory.at(req.GetSpan())
 	if err != nil {
 		return objectStore.status(err)
 	}
-	f := &frame{header: &pb.GetRangeHeader{Size: resp.Size, Length: int64(len(resp.Data)), Version: resp.Version}}
-	for first, rest := true, resp.Data; first || len(rest) > 0; first = false {
+	resp, err := store.GetRange(stream.Context(), objstore.GetRangeRequest{Key: req.GetKey(), Offset: req.GetOffset(), Length: req.GetLength(), Into: span})
+	if err != nil {
+		return objectStore.status(err)
+	}
+	f := &frame{header: &pb.GetRangeHeader{
+		Size: resp.Size, Length: int64(len(resp.Data)), Version: resp.Version, InSpan: len(span) > 0 && len(resp.Data) <= len(span),
+	}}
+	rest := resp.Data
+	if len(span) > 0 && len(rest) <= len(span) {
+		copy(span, rest) // nothing to do when the store read into it
+		rest = nil
+	}
+	for first := true; first || len(rest) > 0; first = false {
 		n := min(len(rest), frameMax)
 		f.chunks, f.size = [][]byte{rest[:n]}, n
 		if err := stream.SendMsg(f); err != nil {

@@ -14,7 +14,7 @@ import (
 
 func open(t *testing.T, conn *grpc.ClientConn) objstore.Store {
 	t.Helper()
-	s, err := wire.OpenObjectStore(t.Context(), conn, "test://", nil)
+	s, err := wire.OpenObjectStore(t.Context(), conn, "test://", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestStoreConformsOverTheWire(t *testing.T) {
 	conn := wire.Dial(t, func(s *grpc.Server) {
 		wire.RegisterObjectStore(s, func(context.Context, string, map[string]string) (objstore.Store, error) {
 			return memstore.New(memstore.Default()), nil
-		})
+		}, nil)
 	})
 	objstoretest.Run(t, func(t *testing.T) objstore.Store { return open(t, conn) })
 }

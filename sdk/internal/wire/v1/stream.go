@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	pb "github.com/mink-project/mink/sdk/internal/pluginpb/v1"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
@@ -33,8 +35,37 @@ func (r *received) done(err error) {
 	r.free()
 }
 
-func (s *objectStoreServer) receive(stream grpc.ServerStream, header proto.Message, size func() int64) (*received, error) {
-	return receive(stream, header, size, s.receiving, math.MaxInt64, &objectStore)
+// objectHeader is the header of an object that is sent: PutHeader, PutPartHeader.
+type objectHeader interface {
+	proto.Message
+	GetSize() int64
+	GetSpan() *pb.Span
+}
+
+// receive reads an object from the stream's messages, or from the span that its
+// header names. Out of a span it is copied: the host uses the span again after the
+// answer, when an attempt of the store may still be reading the chunks.
+func (s *objectStoreServer) receive(stream grpc.ServerStream, header objectHeader) (*received, error) {
+	coming := func() int64 {
+		if header.GetSpan() != nil {
+			return 0
+		}
+		return header.GetSize()
+	}
+	r, err := receive(stream, header, coming, s.receiving, math.MaxInt64, &objectStore)
+	if err != nil || header.GetSpan() == nil {
+		return r, err
+	}
+	b, err := s.memory.at(header.GetSpan())
+	if err == nil && int64(len(b)) != header.GetSize() {
+		err = fmt.Errorf("%w: a span of %d bytes for an object of %d", objstore.ErrInvalid, len(b), header.GetSize())
+	}
+	if err != nil {
+		r.done(nil)
+		return nil, objectStore.status(err)
+	}
+	r.chunks = [][]byte{bytes.Clone(b)}
+	return r, nil
 }
 
 // receive reads a whole stream of frames. The header says the size, at most most,
