@@ -29,6 +29,8 @@ type Request struct {
 	Options map[string]string
 	URI     string         // of an object store
 	Only    *regexp.Regexp // names of the checks to run; nil: all
+	// CheckTimeout bounds one check. Default 2 minutes.
+	CheckTimeout time.Duration
 }
 
 // Result is what became of one check.
@@ -72,6 +74,9 @@ func Run(ctx context.Context, req Request, report func(Result)) (plugin.Manifest
 		return m, err
 	}
 	defer func() { _ = os.RemoveAll(root) }()
+	if req.CheckTimeout <= 0 {
+		req.CheckTimeout = 2 * time.Minute
+	}
 	r := run{Request: req, root: root, report: report}
 	switch m.Kind {
 	case plugin.KindSink:
@@ -129,7 +134,10 @@ func (r *run) sink(ctx context.Context) {
 			r.report(Result{Name: c.Name, Verdict: Failed, Text: err.Error()})
 			continue
 		}
-		got := sinktest.RunCheck(ctx, c, SinkTarget(r.Host, options))
+		limited, cancel := context.WithTimeout(ctx, r.CheckTimeout)
+		got := sinktest.RunCheck(limited, c, SinkTarget(r.Host, options))
+		got.Text += r.overdue(limited)
+		cancel()
 		verdict := Passed
 		switch {
 		case got.Failed:
@@ -149,19 +157,30 @@ func (r *run) objectStore(ctx context.Context) {
 			continue
 		}
 		began := time.Now()
-		failed, text := recorder.Run(ctx, func(t *recorder.T) {
+		limited, cancel := context.WithTimeout(ctx, r.CheckTimeout)
+		failed, text := recorder.Run(limited, func(t *recorder.T) {
 			uri, options, err := r.place()
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
 			r.inStore(t, cfg, uri, options, func(s objstore.Store) { c.Run(t, s) })
 		})
+		text += r.overdue(limited)
+		cancel()
 		verdict := Passed
 		if failed {
 			verdict = Failed
 		}
 		r.report(Result{Name: c.Name, Verdict: verdict, Text: strings.TrimSpace(text), Took: time.Since(began)})
 	}
+}
+
+// overdue says that a check was ended for its time.
+func (r *run) overdue(ctx context.Context) string {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return ""
+	}
+	return fmt.Sprintf("\nthe check was given up after %v: a call may hang", r.CheckTimeout)
 }
 
 func (r *run) inStore(t *recorder.T, cfg host.Config, uri string, options map[string]string, check func(objstore.Store)) {

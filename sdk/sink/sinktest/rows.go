@@ -31,9 +31,6 @@ func typeColumns() ([]arrow.Field, [][]any) {
 		dt     arrow.DataType
 		values []any // null comes besides
 	}
-	nested := func(id mink.FieldID, name string, mtype string, dt arrow.DataType, nullable bool) arrow.Field {
-		return column(id, name, mtype, dt, nullable)
-	}
 	times := func(texts ...string) []any {
 		out := make([]any, len(texts))
 		for i, t := range texts {
@@ -80,11 +77,11 @@ func typeColumns() ([]arrow.Field, [][]any) {
 			cols = append(cols, col{fmt.Sprintf("%s(%d)", name, digits), &arrow.TimestampType{Unit: unit, TimeZone: zone}, values})
 		}
 	}
-	item := nested(901, "element", "INT", arrow.PrimitiveTypes.Int32, true)
-	key := nested(902, "key", "STRING", arrow.BinaryTypes.String, false)
-	value := nested(903, "value", "BIGINT", arrow.PrimitiveTypes.Int64, true)
-	x := nested(904, "x", "INT", arrow.PrimitiveTypes.Int32, true)
-	y := nested(905, "y", "ARRAY<STRING>", arrow.ListOfField(nested(906, "element", "STRING", arrow.BinaryTypes.String, true)), true)
+	item := column(901, "element", "INT", arrow.PrimitiveTypes.Int32, true)
+	key := column(902, "key", "STRING", arrow.BinaryTypes.String, false)
+	value := column(903, "value", "BIGINT", arrow.PrimitiveTypes.Int64, true)
+	x := column(904, "x", "INT", arrow.PrimitiveTypes.Int32, true)
+	y := column(905, "y", "ARRAY<STRING>", arrow.ListOfField(column(906, "element", "STRING", arrow.BinaryTypes.String, true)), true)
 	cols = append(cols,
 		col{"ARRAY<INT>", arrow.ListOfField(item), []any{[]any{}, []any{1, nil, -3}}},
 		col{"MAP<STRING, BIGINT>", arrow.MapOfFields(key, value), []any{[]any{}, []any{map[string]any{"key": "a", "value": "1"}, map[string]any{"key": "", "value": nil}}}},

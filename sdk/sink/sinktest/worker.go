@@ -53,6 +53,9 @@ func (w *world) worker() *worker {
 // step makes the next call.
 func (k *worker) step() {
 	k.w.t.Helper()
+	if err := k.w.t.Context().Err(); err != nil {
+		k.w.t.Fatalf("table %s: the check did not come to its end: %v", k.w.spec.FullName(), err)
+	}
 	var err error
 	at := k.next
 	switch at {

@@ -165,10 +165,17 @@ func (t *table) Abort(ctx context.Context, req sink.AbortRequest) (sink.AbortRes
 		return sink.AbortResponse{}, err
 	}
 	return sink.AbortResponse{}, t.store.transact(ctx, func(now *state) (bool, error) {
-		if slices.Contains(now.Files, string(req.Staged)) || t.store.staged(req.Staged) != nil {
-			return false, nil // committed, or gone
+		if slices.Contains(now.Files, string(req.Staged)) {
+			return false, nil // committed: it stays
 		}
-		return false, unavailable(os.Remove(filepath.Join(t.store.dir, string(req.Staged))))
+		err := t.store.staged(req.Staged)
+		if err == nil {
+			err = unavailable(os.Remove(filepath.Join(t.store.dir, string(req.Staged))))
+		}
+		if errors.Is(err, sink.ErrNotExist) {
+			err = nil // gone already
+		}
+		return false, err
 	})
 }
 

@@ -311,7 +311,7 @@ func TestErrorsOfSinksCrossTheBorder(t *testing.T) {
 		sink.ErrUnavailable, sink.ErrUnknownOutcome, sink.ErrCorrupt, sink.ErrNoSpace, sink.ErrReadOnly, sink.ErrUnimplemented} {
 		err := sinks.failed(t.Context(), sinks.status(fmt.Errorf("round r: %w", s)), writes)
 		for _, w := range sinks.words {
-			if errors.Is(err, w.sentinel) != (w.sentinel == s) {
+			if errors.Is(err, w.sentinel) != errors.Is(w.sentinel, s) {
 				t.Errorf("%v is %v: %v", s, w.sentinel, errors.Is(err, w.sentinel))
 			}
 		}
