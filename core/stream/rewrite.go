@@ -141,8 +141,8 @@ func (s *Stream) frameRange(ctx context.Context, v plan.Stream, r plan.Range, at
 // frames of before. No merge of this node runs beside it, so that their plans do
 // not make each other stale.
 //
-// Errors: mink.ErrConflict when the stream was trimmed, merged or led by others
-// meanwhile (try again later), mink.ErrInvalid for a wrong Upper or frames that do not
+// Errors: mink.ErrConflict when the stream was merged, led by others or trimmed to
+// Upper meanwhile (try again later), mink.ErrInvalid for a wrong Upper or frames that do not
 // fit, what Read answers, and the error of r.Frames. After an error the stream is
 // as it was, or, when nobody knows the command's fate, perhaps rewritten.
 func (s *Stream) Rewrite(ctx context.Context, r Rewrite) (plan.Cleaned, error) {
@@ -160,11 +160,14 @@ func (s *Stream) Rewrite(ctx context.Context, r Rewrite) (plan.Cleaned, error) {
 	if err != nil {
 		return plan.Cleaned{}, fmt.Errorf("rewrite: %w", err)
 	}
-	if r.Upper <= v.Start || r.Upper < v.Cleaned.End || r.Upper > e.trimLimit(v) {
+	if r.Upper > 0 && r.Upper <= v.Start {
+		return plan.Cleaned{}, fmt.Errorf("rewrite stream %d up to %d: it starts at %d: %w", s.id, r.Upper, v.Start, mink.ErrConflict)
+	}
+	if r.Upper <= 0 || r.Upper < v.Cleaned.End || r.Upper > e.trimLimit(v) {
 		return plan.Cleaned{}, fmt.Errorf("rewrite stream %d up to %d: it starts at %d, is rewritten up to %d and may be up to %d: %w",
 			s.id, r.Upper, v.Start, v.Cleaned.End, e.trimLimit(v), mink.ErrInvalid)
 	}
-	w := &rewriter{outputs: newOutputs(e, plan.KindStream, 1), stream: s, view: v, sources: v.Below(r.Upper)}
+	w := &rewriter{outputs: newOutputs(e, plan.KindStream, 1), stream: s, view: v, sources: v.Below(r.Upper), upper: r.Upper}
 	if err := w.run(ctx, r.Frames); err != nil {
 		w.giveUp(ctx)
 		return plan.Cleaned{}, fmt.Errorf("rewrite stream %d below %d: %w", s.id, r.Upper, err)
@@ -204,6 +207,7 @@ type rewriter struct {
 	stream  *Stream
 	view    plan.Stream
 	sources []plan.Range
+	upper   mink.Offset
 	left    int64 // bytes of the new frames
 
 	old []frameSpan // frames that were read and are not covered yet
@@ -254,7 +258,7 @@ func (w *rewriter) unchanged() error {
 	if closed != nil {
 		return closed
 	}
-	if start := w.stream.Start(); start > w.view.Start {
+	if start := w.stream.Start(); start >= w.upper {
 		return fmt.Errorf("it was trimmed to %d meanwhile: %w", start, mink.ErrConflict)
 	}
 	return nil

@@ -79,13 +79,13 @@ func TestRewriteReplacesWhatIsUploaded(t *testing.T) {
 	})
 }
 
-// A trim, a merge elsewhere, a lost leadership while a rewrite is under way refuse
-// it, and its objects go.
+// A trim of all that is rewritten, a merge elsewhere, a lost leadership meanwhile refuse
+// a rewrite, and its objects go.
 func TestRewriteIsRefusedWhenTheStreamChanged(t *testing.T) {
 	for name, meanwhile := range map[string]func(*world, *node, *stream.Stream) error{
-		"trim": func(_ *world, _ *node, s *stream.Stream) error { return s.Trim(context.Background(), 30) },
-		"trim elsewhere": func(w *world, _ *node, _ *stream.Stream) error {
-			return w.meta.TrimStreams(context.Background(), []plan.Trim{{Stream: 1, Start: 30}})
+		"trim of all": func(_ *world, _ *node, s *stream.Stream) error { return s.Trim(context.Background(), 80) },
+		"trim of all elsewhere": func(w *world, _ *node, _ *stream.Stream) error {
+			return w.meta.TrimStreams(context.Background(), []plan.Trim{{Stream: 1, Start: 80}})
 		},
 		"merge": func(w *world, _ *node, _ *stream.Stream) error {
 			w.meta.Change(func(p *plantest.State) { // another object with the same frames
@@ -132,6 +132,44 @@ func TestRewriteIsRefusedWhenTheStreamChanged(t *testing.T) {
 				time.Sleep(3 * time.Hour) // leftovers go
 				w.sameAsStore()
 				w.check(n.reopen(s))
+			})
+		})
+	}
+}
+
+// Retention goes on while a long rewrite is under way: what it took is passed over.
+func TestRewriteBesideATrim(t *testing.T) {
+	for name, to := range map[string]mink.Offset{"within a frame": 31, "of a whole object": 20, "up to the last frame": 79} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world, n *node) {
+				s := n.open(1)
+				w.fill(n, s, 4, 10)
+				r := joining(1, 80)
+				r.Frames = func(old iter.Seq2[stream.Frame, error]) iter.Seq2[stream.Frame, error] {
+					return func(yield func(stream.Frame, error) bool) {
+						for f, err := range join(1, old) {
+							if f.Start > 40 && s.Start() < to {
+								if err := s.Trim(context.Background(), to); err != nil {
+									t.Error(err)
+								}
+							}
+							if !yield(f, err) {
+								return
+							}
+						}
+					}
+				}
+				left, err := s.Rewrite(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.valid()
+				if v := w.meta.State().Streams[1]; v.Cleaned != left || v.Start != to || v.Cleaned.End != 80 {
+					t.Fatalf("stream %+v", v)
+				}
+				w.check(n.reopen(s))
+				time.Sleep(3 * time.Hour)
+				w.sameAsStore()
 			})
 		})
 	}

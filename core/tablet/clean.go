@@ -197,7 +197,7 @@ func (l *Log) oldestDirty(ctx context.Context, from, upper mink.Offset) (ms int6
 // A batch that cannot be decoded stays as it is, is quarantined, and tombstones behind it
 // stay too: an older record of their key may be in it.
 //
-// Errors: mink.ErrConflict when the bucket was trimmed, merged or moved meanwhile (try
+// Errors: mink.ErrConflict when the bucket was merged, moved or trimmed whole meanwhile (try
 // again later), and as of Read.
 func (l *Log) Clean(ctx context.Context, co CleanOptions) (CleanResult, error) {
 	if !l.cleaning.turn.TryLock() {

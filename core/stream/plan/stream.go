@@ -136,31 +136,39 @@ func (s Stream) Below(upper mink.Offset) []Range {
 }
 
 // Rewrite gives the offsets of [c.Start, c.Upper) to the items' objects. The caller
-// has checked ownership. mink.ErrConflict when the stream is not as it was read: it
-// was trimmed, or other objects hold those offsets now; and when frames would change
-// that the replay of a checkpoint may still read.
+// has checked ownership. What was trimmed since it was read is passed over: a rewrite
+// may take longer than retention waits. mink.ErrConflict when all of it was trimmed, when
+// other objects hold those offsets now, and when frames would change that the replay of
+// a checkpoint may still read.
 func (s Stream) Rewrite(c RewriteStream) (Stream, error) {
+	sources := c.Sources
+	for len(sources) > 0 && sources[0].End <= s.Start {
+		sources = sources[1:]
+	}
 	switch {
-	case c.Start != s.Start:
-		return s, fmt.Errorf("stream %d: read from %d, it starts at %d: %w", s.ID, c.Start, s.Start, mink.ErrConflict)
+	case c.Start > s.Start || c.Upper > c.Start && c.Upper <= s.Start:
+		return s, fmt.Errorf("stream %d: read from %d to %d, it starts at %d: %w", s.ID, c.Start, c.Upper, s.Start, mink.ErrConflict)
 	case len(c.Sources) == 0 || c.Upper <= c.Start || c.Upper < s.Cleaned.End || c.Cleaned.Bytes < 0 || c.Cleaned.DueMs < 0:
 		return s, fmt.Errorf("stream %d: [%d, %d), %+v after %+v is no rewrite: %w", s.ID, c.Start, c.Upper, c.Cleaned, s.Cleaned, mink.ErrInvalid)
 	case c.Upper > s.TrimLimit():
 		return s, fmt.Errorf("stream %d: rewritten up to %d, the replay of its checkpoint begins at %d: %w", s.ID, c.Upper, s.TrimLimit(), mink.ErrConflict)
-	case !slices.Equal(c.Sources, s.Below(c.Upper)):
+	case len(sources) == 0 || !slices.Equal(sources, s.Below(c.Upper)):
 		return s, fmt.Errorf("stream %d: its ranges below %d are not those that were read: %w", s.ID, c.Upper, mink.ErrConflict)
 	}
 	var want, have []span
-	for _, r := range c.Sources {
+	for _, r := range sources {
 		want = addSpan(want, r.Start, r.End, s.Start)
 	}
-	ranges := make([]Range, 0, len(c.Items)+len(s.Ranges)-len(c.Sources)+1)
+	ranges := make([]Range, 0, len(c.Items)+len(s.Ranges)-len(sources)+1)
 	last := mink.Offset(0)
 	for _, it := range c.Items {
 		if it.Start < last || it.End <= it.Start || it.Checkpoint {
 			return s, fmt.Errorf("stream %d: item [%d, %d) is no part of a rewrite: %w", s.ID, it.Start, it.End, mink.ErrInvalid)
 		}
 		last = it.End
+		if it.End <= s.Start {
+			continue
+		}
 		have = addSpan(have, it.Start, it.End, s.Start)
 		ranges = appendRange(ranges, Range{Object: it.Object, Start: it.Start, End: it.End})
 	}

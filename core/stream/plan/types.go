@@ -193,7 +193,7 @@ type RewriteStream struct {
 	WAL         WALID // of the owner
 	Stream      mink.StreamID
 	LeaderEpoch mink.LeaderEpoch
-	Start       mink.Offset // the stream's start when it was read
+	Start       mink.Offset // the stream's start when it was read; it may have risen
 	Upper       mink.Offset // a frame began there, or the stream ended
 	Sources     []Range     // Stream.Below(Upper) when it was read
 	Objects     []Object
