@@ -22,7 +22,7 @@ if [ "$what" = all ] || [ "$what" = engine ]; then
 	go test -run '^$' -bench 'Append$|Seal$|Upload10kStreams|HotRead|FullGC|Figure' -benchmem -benchtime 0.5s \
 		-count "$n" -timeout 60m ./core/stream >$out/engine.txt || { cat $out/engine.txt; exit 1; }
 	go test -run '^$' -bench . -benchmem -benchtime 0.5s -count "$n" -timeout 60m \
-		./core/record/... ./core/tablet ./core/kafka ./core/pluginhost >$out/paths.txt || { cat $out/paths.txt; exit 1; }
+		./core/record/... ./core/tablet ./core/kafka ./core/pluginhost ./plugins/objstore-s3 >$out/paths.txt || { cat $out/paths.txt; exit 1; }
 	# In virtual time: latencies of the schedule, not of this machine.
 	go test -run TestAckFigures -v -timeout 20m ./core/stream -ack-figures >$out/ack.txt || { cat $out/ack.txt; exit 1; }
 	sed -n 's/^ *ack_figures_test.go:[0-9]*: //p' $out/ack.txt
