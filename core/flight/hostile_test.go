@@ -62,7 +62,7 @@ func TestWrongArrowSchemas(t *testing.T) {
 		return arrow.Field{Name: name, Type: typ, Nullable: true}
 	}
 	i64, str := arrow.PrimitiveTypes.Int64, arrow.BinaryTypes.String
-	deep := arrow.DataType(i64)
+	deep := i64
 	for range 40 {
 		deep = arrow.ListOf(deep)
 	}
