@@ -2,10 +2,10 @@ package kafka
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"math"
 	"net"
 
+	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -171,27 +171,8 @@ func appendText(dst []byte, s string, flexible bool) []byte {
 	return append(dst, s...)
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // emptyBatch is a v2 batch without records that covers [from, next), at most
-// 2^31-1 offsets: what Kafka's compaction leaves of a batch, which clients skip.
+// 2^31-1 offsets: what a cleaning leaves of a batch, which clients skip.
 func emptyBatch(from, next mink.Offset, epoch mink.LeaderEpoch) []byte {
-	be := binary.BigEndian
-	delta := min(next-from, math.MaxInt32) - 1
-	b := make([]byte, 0, kafkaHeaderBytes)
-	b = be.AppendUint64(b, uint64(from))
-	b = be.AppendUint32(b, kafkaHeaderBytes-12)
-	b = be.AppendUint32(b, uint32(epoch))
-	b = append(b, 2)          // magic
-	b = be.AppendUint32(b, 0) // crc, below
-	b = be.AppendUint16(b, 0) // attributes
-	b = be.AppendUint32(b, uint32(delta))
-	b = be.AppendUint64(b, math.MaxUint64) // base timestamp -1
-	b = be.AppendUint64(b, math.MaxUint64) // max timestamp -1
-	b = be.AppendUint64(b, math.MaxUint64) // producer id -1
-	b = be.AppendUint16(b, math.MaxUint16) // producer epoch -1
-	b = be.AppendUint32(b, math.MaxUint32) // base sequence -1
-	b = be.AppendUint32(b, 0)              // records
-	be.PutUint32(b[17:], crc32.Checksum(b[21:], castagnoli))
-	return b
+	return kafkabatch.EmptyBatch(from, int32(min(next-from, math.MaxInt32)-1), epoch)
 }
