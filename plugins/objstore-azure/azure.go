@@ -26,7 +26,7 @@ func open(ctx context.Context, uri string, options map[string]string) (objstore.
 	if err != nil {
 		return nil, err
 	}
-	web, err := cloudstore.NewClient(cloudstore.ClientConfig{ConnectTimeout: cfg.connectTimeout, StallTimeout: cfg.stallTimeout}, nil)
+	web, err := cloudstore.NewClient(cfg.limits, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -34,12 +34,7 @@ func open(ctx context.Context, uri string, options map[string]string) (objstore.
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", uri, err)
 	}
-	store := cloudstore.New(&service{cfg: cfg, container: client, web: web, uploads: newUploads()}, cloudstore.Config{Prefix: cfg.prefix, Attempts: cfg.attempts})
-	if err := store.Check(ctx); err != nil {
-		_ = store.Close() // nothing is in progress
-		return nil, fmt.Errorf("open %s: %w", uri, err)
-	}
-	return store, nil
+	return cloudstore.Open(ctx, uri, &service{cfg: cfg, container: client, web: web, uploads: newUploads()}, cfg.prefix, cfg.limits)
 }
 
 // service is one container; see cloudstore.Service for the methods. An object's

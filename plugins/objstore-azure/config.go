@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
@@ -19,7 +18,7 @@ import (
 const uriForm = "az://ACCOUNT/CONTAINER/PREFIX or abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"
 
 // options are what the node's configuration, docs/plugins.md and --describe show.
-var options = []plugin.Option{
+var options = append([]plugin.Option{
 	{Name: "connection_string", Doc: "connection string of the account, with a key or a shared access signature in it", Secret: true},
 	{Name: "account_key", Doc: "shared key of the account", Secret: true},
 	{Name: "sas_token", Doc: "shared access signature of the account or the container", Secret: true},
@@ -28,10 +27,7 @@ var options = []plugin.Option{
 	{Name: "tenant_id", Doc: "tenant of a workload identity; without it AZURE_TENANT_ID"},
 	{Name: "endpoint", Doc: "URL of the account's blob service, for other clouds, private endpoints and emulators; without it https://ACCOUNT.blob.core.windows.net"},
 	{Name: "access_tier", Doc: "tier of new objects, such as Hot or Cool; none for the account's default"},
-	{Name: "attempts", Doc: "most attempts of a call that may be repeated; conditional writes are sent once", Default: "3"},
-	{Name: "connect_timeout", Doc: "longest wait for a connection", Default: "5s"},
-	{Name: "stall_timeout", Doc: "longest silence within a call before it fails", Default: "30s"},
-}
+}, cloudstore.LimitOptions...)
 
 // config is the URI and the options, read and checked.
 type config struct {
@@ -43,9 +39,7 @@ type config struct {
 	credential                 string // "": default
 	clientID, tenantID         string
 	accessTier                 string
-	attempts                   int
-	connectTimeout             time.Duration
-	stallTimeout               time.Duration
+	limits                     cloudstore.Limits
 }
 
 // readConfig checks the URI and the options; ErrInvalid names all that is wrong.
@@ -56,10 +50,8 @@ func readConfig(uri string, options map[string]string) (config, error) {
 		accountKey: o.Text("account_key"), sas: strings.TrimPrefix(o.Text("sas_token"), "?"),
 		credential: o.Word("credential", "default", "managed_identity", "workload_identity"),
 		clientID:   o.Text("client_id"), tenantID: o.Text("tenant_id"),
-		accessTier:     o.Word("access_tier", "Hot", "Cool", "Cold"),
-		attempts:       o.Number("attempts", 3, 1, 20),
-		connectTimeout: o.Duration("connect_timeout", 5*time.Second, time.Millisecond),
-		stallTimeout:   o.Duration("stall_timeout", 30*time.Second, time.Millisecond),
+		accessTier: o.Word("access_tier", "Hot", "Cool", "Cold"),
+		limits:     o.Limits(),
 	}
 	c.custom = c.endpoint != nil
 	if err := c.locate(uri); err != nil {

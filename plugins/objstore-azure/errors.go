@@ -138,23 +138,9 @@ func explain(err error) cloudstore.Fault {
 }
 
 func byStatus(status int) cloudstore.Fault {
-	switch {
-	case status < 300: // an answer that breaks off
-		return cloudstore.Fault{}
-	case status == http.StatusNotFound:
-		return cloudstore.Fault{Class: objstore.ErrNotExist}
-	case status == http.StatusPreconditionFailed:
-		return cloudstore.Fault{Class: objstore.ErrConflict}
-	case status == http.StatusConflict:
-		return cloudstore.Fault{Class: objstore.ErrUnavailable, Taken: true}
-	case status == http.StatusRequestedRangeNotSatisfiable:
-		return cloudstore.Fault{Class: cloudstore.ErrRange}
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return cloudstore.Fault{Class: objstore.ErrUnauthorized, Advice: adviceRole}
-	case status == http.StatusTooManyRequests:
-		return cloudstore.Fault{Class: objstore.ErrThrottled}
-	case status == http.StatusRequestTimeout, status >= 500:
-		return cloudstore.Fault{Class: objstore.ErrUnavailable, Unsure: true}
+	f := cloudstore.ByStatus(status)
+	if errors.Is(f.Class, objstore.ErrUnauthorized) {
+		f.Advice = adviceRole
 	}
-	return cloudstore.Fault{Class: objstore.ErrInvalid}
+	return f
 }

@@ -212,7 +212,7 @@ func TestIdentities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := cloudstore.New(&service{cfg: cfg, container: client, web: &cloudstore.Client{}}, cloudstore.Config{})
+	s := cloudstore.New(&service{cfg: cfg, container: client, web: &cloudstore.Client{}}, "", cloudstore.Limits{})
 	if err := s.Check(t.Context()); !errors.Is(err, objstore.ErrUnauthorized) {
 		t.Errorf("a machine without an identity: %v", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	"cloud.google.com/go/auth"
 	"cloud.google.com/go/auth/credentials"
@@ -24,17 +23,14 @@ import (
 const uriForm = "gs://BUCKET/PREFIX"
 
 // options are what the node's configuration, docs/plugins.md and --describe show.
-var options = []plugin.Option{
+var options = append([]plugin.Option{
 	{Name: "credentials_file", Doc: "JSON file of a service account, an external account or a user; without it application default credentials: GOOGLE_APPLICATION_CREDENTIALS, gcloud's file, the machine's service account"},
 	{Name: "endpoint", Doc: "URL of an emulator or a private endpoint; without it STORAGE_EMULATOR_HOST, then Google's"},
 	{Name: "anonymous", Doc: "true: no credentials; as if true with an http endpoint"},
 	{Name: "quota_project", Doc: "project that requests are charged to, for buckets where the requester pays"},
 	{Name: "kms_key", Doc: "Cloud KMS key for new objects, projects/P/locations/L/keyRings/R/cryptoKeys/K; none for the bucket's default"},
 	{Name: "storage_class", Doc: "storage class of new objects; none for the bucket's default"},
-	{Name: "attempts", Doc: "most attempts of a call that may be repeated; conditional writes are sent once", Default: "3"},
-	{Name: "connect_timeout", Doc: "longest wait for a connection", Default: "5s"},
-	{Name: "stall_timeout", Doc: "longest silence within a call before it fails", Default: "30s"},
-}
+}, cloudstore.LimitOptions...)
 
 // config is the URI and the options, read and checked.
 type config struct {
@@ -45,9 +41,7 @@ type config struct {
 	quotaProject    string
 	kmsKey          string
 	storageClass    string
-	attempts        int
-	connectTimeout  time.Duration
-	stallTimeout    time.Duration
+	limits          cloudstore.Limits
 }
 
 // readConfig checks the URI and the options; ErrInvalid names all that is wrong.
@@ -61,9 +55,7 @@ func readConfig(uri string, options map[string]string) (config, error) {
 		bucket: where.Host, prefix: where.Path,
 		credentialsFile: o.Text("credentials_file"), endpoint: o.Endpoint("endpoint"),
 		quotaProject: o.Text("quota_project"), kmsKey: o.Text("kms_key"), storageClass: o.Text("storage_class"),
-		attempts:       o.Number("attempts", 3, 1, 20),
-		connectTimeout: o.Duration("connect_timeout", 5*time.Second, time.Millisecond),
-		stallTimeout:   o.Duration("stall_timeout", 30*time.Second, time.Millisecond),
+		limits: o.Limits(),
 	}
 	if emulator := os.Getenv("STORAGE_EMULATOR_HOST"); emulator != "" && o.Text("endpoint") == "" {
 		if !strings.Contains(emulator, "://") {
@@ -123,7 +115,7 @@ func (c config) client(ctx context.Context) (*storage.Client, *cloudstore.Client
 	if err != nil {
 		return nil, nil, err
 	}
-	web, err := cloudstore.NewClient(cloudstore.ClientConfig{ConnectTimeout: c.connectTimeout, StallTimeout: c.stallTimeout},
+	web, err := cloudstore.NewClient(c.limits,
 		func(rt http.RoundTripper) (http.RoundTripper, error) {
 			if creds == nil {
 				return rt, nil

@@ -85,34 +85,23 @@ func byIdentity(err *auth.Error) cloudstore.Fault {
 }
 
 func byStatus(answer *googleapi.Error, bucket bool) cloudstore.Fault {
-	wait := cloudstore.RetryAfter(answer.Header)
 	reason := ""
 	if len(answer.Errors) > 0 {
 		reason = answer.Errors[0].Reason
 	}
+	f := cloudstore.ByStatus(answer.Code)
 	switch status := answer.Code; {
-	case status < 300: // an answer that breaks off
-		return cloudstore.Fault{}
 	case status == http.StatusNotFound && bucket:
-		return cloudstore.Fault{Class: objstore.ErrUnavailable, Advice: adviceNoBucket}
-	case status == http.StatusNotFound:
-		return cloudstore.Fault{Class: objstore.ErrNotExist}
-	case status == http.StatusPreconditionFailed:
-		return cloudstore.Fault{Class: objstore.ErrConflict}
-	case status == http.StatusConflict:
-		return cloudstore.Fault{Class: objstore.ErrUnavailable, Taken: true}
-	case status == http.StatusRequestedRangeNotSatisfiable:
-		return cloudstore.Fault{Class: cloudstore.ErrRange}
-	case status == http.StatusTooManyRequests, reason == "rateLimitExceeded", reason == "userRateLimitExceeded":
-		return cloudstore.Fault{Class: objstore.ErrThrottled, RetryAfter: wait}
+		f = cloudstore.Fault{Class: objstore.ErrUnavailable, Advice: adviceNoBucket}
+	case reason == "rateLimitExceeded", reason == "userRateLimitExceeded":
+		f = cloudstore.Fault{Class: objstore.ErrThrottled}
 	case status == http.StatusUnauthorized:
-		return cloudstore.Fault{Class: objstore.ErrUnauthorized, Advice: adviceNoCredentials}
+		f.Advice = adviceNoCredentials
 	case status == http.StatusForbidden:
-		return cloudstore.Fault{Class: objstore.ErrUnauthorized, Advice: adviceDenied}
-	case status == http.StatusRequestTimeout, status >= 500:
-		return cloudstore.Fault{Class: objstore.ErrUnavailable, Unsure: true, RetryAfter: wait}
+		f.Advice = adviceDenied
 	case status == http.StatusBadRequest && reason == "invalid" && strings.Contains(answer.Message, "CRC32C"):
-		return cloudstore.Fault{Class: objstore.ErrCorrupt}
+		f = cloudstore.Fault{Class: objstore.ErrCorrupt}
 	}
-	return cloudstore.Fault{Class: objstore.ErrInvalid}
+	f.RetryAfter = cloudstore.RetryAfter(answer.Header)
+	return f
 }

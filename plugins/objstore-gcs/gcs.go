@@ -29,12 +29,7 @@ func open(ctx context.Context, uri string, options map[string]string) (objstore.
 	if cfg.quotaProject != "" {
 		bucket = bucket.UserProject(cfg.quotaProject)
 	}
-	store := cloudstore.New(&service{cfg: cfg, client: client, bucket: bucket, web: web}, cloudstore.Config{Prefix: cfg.prefix, Attempts: cfg.attempts})
-	if err := store.Check(ctx); err != nil {
-		_ = store.Close() // nothing is in progress
-		return nil, fmt.Errorf("open %s: %w", uri, err)
-	}
-	return store, nil
+	return cloudstore.Open(ctx, uri, &service{cfg: cfg, client: client, bucket: bucket, web: web}, cfg.prefix, cfg.limits)
 }
 
 // service is one bucket; see cloudstore.Service for the methods. An object's

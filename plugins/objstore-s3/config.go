@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
@@ -23,7 +22,7 @@ import (
 const uriForm = "s3://BUCKET/PREFIX"
 
 // options are what the node's configuration, docs/plugins.md and --describe show.
-var options = []plugin.Option{
+var options = append([]plugin.Option{
 	{Name: "endpoint", Doc: "URL of a service that speaks S3; none for Amazon's"},
 	{Name: "region", Doc: "region of the bucket; without it AWS_REGION or the profile's, and us-east-1 with an endpoint"},
 	{Name: "path_style", Doc: "true: the bucket goes into the path of the URL and not into the host name; as if true with an endpoint"},
@@ -34,10 +33,7 @@ var options = []plugin.Option{
 	{Name: "sse", Doc: "encryption to ask for: AES256, aws:kms or aws:kms:dsse; none for the bucket's default"},
 	{Name: "sse_kms_key_id", Doc: "key for aws:kms; none for the account's default key"},
 	{Name: "storage_class", Doc: "storage class of new objects, such as INTELLIGENT_TIERING; none for STANDARD"},
-	{Name: "attempts", Doc: "most attempts of a call that may be repeated; conditional writes are sent once", Default: "3"},
-	{Name: "connect_timeout", Doc: "longest wait for a connection", Default: "5s"},
-	{Name: "stall_timeout", Doc: "longest silence within a call before it fails", Default: "30s"},
-}
+}, cloudstore.LimitOptions...)
 
 // config is the URI and the options, read and checked.
 type config struct {
@@ -51,9 +47,7 @@ type config struct {
 	sse             types.ServerSideEncryption
 	kmsKeyID        string
 	storageClass    types.StorageClass
-	attempts        int
-	connectTimeout  time.Duration
-	stallTimeout    time.Duration
+	limits          cloudstore.Limits
 }
 
 // readConfig checks the URI and the options; ErrInvalid names all that is wrong.
@@ -67,12 +61,10 @@ func readConfig(uri string, options map[string]string) (config, error) {
 		bucket: where.Host, prefix: where.Path,
 		endpoint: o.Endpoint("endpoint"), region: o.Text("region"), profile: o.Text("profile"),
 		accessKeyID: o.Text("access_key_id"), secretAccessKey: o.Text("secret_access_key"), sessionToken: o.Text("session_token"),
-		sse:            types.ServerSideEncryption(o.Word("sse", "AES256", "aws:kms", "aws:kms:dsse")),
-		kmsKeyID:       o.Text("sse_kms_key_id"),
-		storageClass:   types.StorageClass(o.Text("storage_class")),
-		attempts:       o.Number("attempts", 3, 1, 20),
-		connectTimeout: o.Duration("connect_timeout", 5*time.Second, time.Millisecond),
-		stallTimeout:   o.Duration("stall_timeout", 30*time.Second, time.Millisecond),
+		sse:          types.ServerSideEncryption(o.Word("sse", "AES256", "aws:kms", "aws:kms:dsse")),
+		kmsKeyID:     o.Text("sse_kms_key_id"),
+		storageClass: types.StorageClass(o.Text("storage_class")),
+		limits:       o.Limits(),
 	}
 	c.pathStyle = o.Flag("path_style", c.endpoint != nil)
 	if (c.accessKeyID == "") != (c.secretAccessKey == "") {

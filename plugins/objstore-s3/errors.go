@@ -49,11 +49,19 @@ func code(err error) string {
 	return ""
 }
 
-// madeUp says that the service gave no error code: the library makes one of the
-// status then.
-func madeUp(err error, status int) bool {
+// invented says that the library made the code of the status, for want of an
+// answer that S3 would give: the body is a proxy's, or there is none.
+// Answers to a head have none.
+func invented(err error, answer *smithyhttp.ResponseError) bool {
 	var api smithy.APIError
-	return errors.As(err, &api) && api.ErrorMessage() == http.StatusText(status)
+	if answer == nil || answer.Response == nil || !errors.As(err, &api) {
+		return false
+	}
+	if r := answer.Response.Request; r != nil && r.Method == http.MethodHead {
+		return false
+	}
+	text := http.StatusText(answer.HTTPStatusCode())
+	return api.ErrorMessage() == text && api.ErrorCode() == strings.ReplaceAll(text, " ", "")
 }
 
 // codes says what S3's error codes mean; what is not here goes by its status.
@@ -103,6 +111,9 @@ func (s *service) Explain(err error) cloudstore.Fault {
 	if errors.As(err, &answer) && answer.Response != nil {
 		status = answer.HTTPStatusCode()
 	}
+	if known && invented(err, answer) {
+		fault, known = cloudstore.Fault{}, false
+	}
 	switch {
 	case wrongRegion(code(err), status):
 		return cloudstore.Fault{Class: objstore.ErrInvalid, Advice: s.adviceRegion(answer)}
@@ -112,8 +123,6 @@ func (s *service) Explain(err error) cloudstore.Fault {
 		return cloudstore.Fault{Class: objstore.ErrUnauthorized, Advice: adviceNoCredentials}
 	case !known:
 		fault = byStatus(status)
-	case status >= 500 && madeUp(err, status):
-		fault.Unsure = true // of a proxy, perhaps, behind which a write goes on
 	}
 	if errors.Is(fault.Class, objstore.ErrThrottled) && answer != nil {
 		fault.RetryAfter = cloudstore.RetryAfter(answer.Response.Header)
@@ -137,32 +146,16 @@ func (c *condition) explain(f cloudstore.Fault) cloudstore.Fault {
 }
 
 func byStatus(status int) cloudstore.Fault {
-	switch {
-	case status < 300: // 0: no answer; 2xx: one that breaks off
-		return cloudstore.Fault{}
-	case status == http.StatusNotFound: // of something else than an object
+	f := cloudstore.ByStatus(status)
+	switch status {
+	case http.StatusNotFound: // of something else than an object
 		return cloudstore.Fault{Class: objstore.ErrInvalid, Advice: "the endpoint does not know what it was asked for: check that it is an S3 service, and its path"}
-	case status == http.StatusPreconditionFailed:
-		return cloudstore.Fault{Class: objstore.ErrConflict}
-	case status == http.StatusConflict:
-		return cloudstore.Fault{Class: objstore.ErrUnavailable, Taken: true}
-	case status == http.StatusRequestedRangeNotSatisfiable:
-		return cloudstore.Fault{Class: cloudstore.ErrRange}
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return cloudstore.Fault{Class: objstore.ErrUnauthorized, Advice: adviceDenied}
-	case status == http.StatusTooManyRequests:
-		return cloudstore.Fault{Class: objstore.ErrThrottled}
-	case status == http.StatusRequestTimeout:
-		return cloudstore.Fault{Class: objstore.ErrUnavailable}
-	case status == http.StatusNotImplemented:
-		return codes["NotImplemented"]
-	case status == http.StatusInsufficientStorage:
-		return cloudstore.Fault{Class: objstore.ErrNoSpace}
-	case status < 500:
-		return cloudstore.Fault{Class: objstore.ErrInvalid}
+	case http.StatusUnauthorized, http.StatusForbidden:
+		f.Advice = adviceDenied
+	case http.StatusNotImplemented:
+		f = codes["NotImplemented"]
 	}
-	// Of a proxy, perhaps, behind which the write goes on.
-	return cloudstore.Fault{Class: objstore.ErrUnavailable, Unsure: true}
+	return f
 }
 
 func wrongRegion(code string, status int) bool {

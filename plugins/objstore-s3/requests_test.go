@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -288,6 +289,63 @@ func TestCorruptAnswer(t *testing.T) {
 	defer server.Close()
 	s := mustOpen(t, "s3://bucket", optionsFor(server.URL))
 	if _, err := s.GetRange(t.Context(), objstore.GetRangeRequest{Key: "k", Length: -1}); !errors.Is(err, objstore.ErrCorrupt) {
+		t.Fatal(err)
+	}
+}
+
+// TestAnswersOfProxies: what does not come from S3 itself says nothing about the
+// fate of a write.
+func TestAnswersOfProxies(t *testing.T) {
+	const page = "<html><body>Service Unavailable</body></html>"
+	for name, c := range map[string]struct {
+		do   cloudtest.Action
+		want error
+	}{
+		"502 page":        {cloudtest.Answer(http.StatusBadGateway, page), objstore.ErrUnknownOutcome},
+		"503 page":        {cloudtest.Answer(http.StatusServiceUnavailable, page), objstore.ErrUnknownOutcome},
+		"504 nothing":     {cloudtest.Answer(http.StatusGatewayTimeout, ""), objstore.ErrUnknownOutcome},
+		"503 of S3":       {answer(http.StatusServiceUnavailable, "ServiceUnavailable"), objstore.ErrThrottled},
+		"429":             {answer(http.StatusTooManyRequests, "TooManyRequests"), objstore.ErrThrottled},
+		"429 nothing":     {cloudtest.Answer(http.StatusTooManyRequests, ""), objstore.ErrThrottled},
+		"507":             {cloudtest.Answer(http.StatusInsufficientStorage, ""), objstore.ErrNoSpace},
+		"501":             {answer(http.StatusNotImplemented, "NotImplemented"), objstore.ErrUnimplemented},
+		"checksum":        {answer(http.StatusBadRequest, "BadDigest"), objstore.ErrCorrupt},
+		"no such bucket":  {answer(http.StatusNotFound, "NoSuchBucket"), objstore.ErrUnavailable},
+		"another service": {cloudtest.Answer(http.StatusNotFound, page), objstore.ErrInvalid},
+	} {
+		rec := &recorder{}
+		rec.answer = func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				c.do(w, r, nil)
+				return
+			}
+			anyAnswer(w, r)
+		}
+		server := httptest.NewServer(rec)
+		s := mustOpen(t, "s3://bucket", optionsFor(server.URL))
+		before := len(rec.requests)
+		_, err := s.Put(t.Context(), objstore.PutRequest{Key: "k", CreateOnly: true})
+		if !errors.Is(err, c.want) || errors.Is(err, objstore.ErrUnknownOutcome) != errors.Is(c.want, objstore.ErrUnknownOutcome) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if n := len(rec.requests) - before; n != 1 {
+			t.Errorf("%s: %d requests", name, n)
+		}
+		server.Close()
+	}
+}
+
+// TestContextEndsInPause: between two attempts too, the error is the context's.
+func TestContextEndsInPause(t *testing.T) {
+	rec := &recorder{answer: anyAnswer}
+	server := httptest.NewServer(rec)
+	defer server.Close()
+	s := mustOpen(t, "s3://bucket", optionsFor(server.URL))
+	rec.answer = answerOf(answer(http.StatusServiceUnavailable, "SlowDown", "Retry-After: 2"))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := s.Head(ctx, "k")
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, objstore.ErrThrottled) {
 		t.Fatal(err)
 	}
 }

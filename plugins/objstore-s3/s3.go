@@ -28,7 +28,7 @@ func open(ctx context.Context, uri string, options map[string]string) (objstore.
 	if err != nil {
 		return nil, err
 	}
-	http, err := cloudstore.NewClient(cloudstore.ClientConfig{ConnectTimeout: cfg.connectTimeout, StallTimeout: cfg.stallTimeout}, nil)
+	http, err := cloudstore.NewClient(cfg.limits, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -36,12 +36,7 @@ func open(ctx context.Context, uri string, options map[string]string) (objstore.
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", uri, err)
 	}
-	store := cloudstore.New(&service{cfg: cfg, client: client, http: http}, cloudstore.Config{Prefix: cfg.prefix, Attempts: cfg.attempts})
-	if err := store.Check(ctx); err != nil {
-		_ = store.Close() // nothing is in progress
-		return nil, fmt.Errorf("open %s: %w", uri, err)
-	}
-	return store, nil
+	return cloudstore.Open(ctx, uri, &service{cfg: cfg, client: client, http: http}, cfg.prefix, cfg.limits)
 }
 
 // service is one bucket; see cloudstore.Service for the methods.

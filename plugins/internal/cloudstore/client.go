@@ -12,12 +12,8 @@ import (
 	"time"
 )
 
-// ClientConfig is how a Client talks.
-type ClientConfig struct {
-	ConnectTimeout time.Duration // to open a connection, TLS included; 0: 5 s
-	StallTimeout   time.Duration // longest silence in a call before it fails; 0: 30 s
-	IdleConns      int           // kept open; 0: 64
-}
+// idleConns are kept open.
+const idleConns = 64
 
 // Client is the HTTP client of one service. Unlike the defaults of the libraries
 // it bounds silence, not the length of a call: a large object may take its time,
@@ -30,17 +26,9 @@ type Client struct {
 
 // NewClient makes a client; wrap (may be nil) puts authentication around the
 // transport.
-func NewClient(cfg ClientConfig, wrap func(http.RoundTripper) (http.RoundTripper, error)) (*Client, error) {
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = 5 * time.Second
-	}
-	if cfg.StallTimeout == 0 {
-		cfg.StallTimeout = 30 * time.Second
-	}
-	if cfg.IdleConns == 0 {
-		cfg.IdleConns = 64
-	}
-	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}
+func NewClient(limits Limits, wrap func(http.RoundTripper) (http.RoundTripper, error)) (*Client, error) {
+	limits = limits.orDefault()
+	dialer := &net.Dialer{Timeout: limits.ConnectTimeout, KeepAlive: 15 * time.Second}
 	base := &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -48,15 +36,15 @@ func NewClient(cfg ClientConfig, wrap func(http.RoundTripper) (http.RoundTripper
 			if err != nil {
 				return nil, err
 			}
-			return &stallConn{Conn: conn, limit: cfg.StallTimeout}, nil
+			return &stallConn{Conn: conn, limit: limits.StallTimeout}, nil
 		},
 		// HTTP/1.1 only: parallel large bodies do better on connections of their
 		// own, and a request's fate depends on its own connection.
 		Protocols:           http1(),
-		MaxIdleConns:        cfg.IdleConns,
-		MaxIdleConnsPerHost: cfg.IdleConns,
-		IdleConnTimeout:     cfg.StallTimeout / 2,
-		TLSHandshakeTimeout: cfg.ConnectTimeout,
+		MaxIdleConns:        idleConns,
+		MaxIdleConnsPerHost: idleConns,
+		IdleConnTimeout:     limits.StallTimeout / 2,
+		TLSHandshakeTimeout: limits.ConnectTimeout,
 		// For large bodies the AWS library asks first: a refusal that comes while a
 		// body is sent may be lost with the connection.
 		ExpectContinueTimeout: time.Second,

@@ -125,7 +125,7 @@ func TestFlightKnowsWhatLeft(t *testing.T) {
 				}
 			}))
 			defer server.Close()
-			c, err := NewClient(ClientConfig{}, nil)
+			c, err := NewClient(Limits{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

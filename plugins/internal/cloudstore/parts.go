@@ -90,10 +90,10 @@ func (s *Store) CompleteUpload(ctx context.Context, req objstore.CompleteUploadR
 		resp.Version, err = p.Complete(ctx, s.prefix+req.Key, req.Upload, req.Parts, req.CreateOnly)
 		return err
 	})
-	if !req.CreateOnly {
-		return resp, err
+	if req.CreateOnly {
+		err = s.settle(ctx, req.Key, err)
 	}
-	return resp, s.settle(ctx, req.Key, err)
+	return resp, err
 }
 
 // AbortUpload implements objstore.Multiparter.

@@ -57,7 +57,7 @@ func (s *Store) run(ctx context.Context, c call, attempt func(context.Context) e
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return err
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }

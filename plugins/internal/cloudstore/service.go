@@ -14,6 +14,7 @@ package cloudstore
 import (
 	"context"
 	"io"
+	"net/http"
 	"time"
 
 	"github.com/mink-project/mink/sdk/objstore"
@@ -101,6 +102,35 @@ type Fault struct {
 	Taken bool
 	// RetryAfter is the pause that the service asked for.
 	RetryAfter time.Duration
+}
+
+// ByStatus is what an HTTP status means by itself: for an answer without a code
+// that is known to say more.
+func ByStatus(status int) Fault {
+	switch {
+	case status < 300: // 0: no answer; 2xx: one that breaks off
+		return Fault{}
+	case status == http.StatusNotFound:
+		return Fault{Class: objstore.ErrNotExist}
+	case status == http.StatusPreconditionFailed:
+		return Fault{Class: objstore.ErrConflict}
+	case status == http.StatusConflict:
+		return Fault{Class: objstore.ErrUnavailable, Taken: true}
+	case status == http.StatusRequestedRangeNotSatisfiable:
+		return Fault{Class: ErrRange}
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return Fault{Class: objstore.ErrUnauthorized}
+	case status == http.StatusTooManyRequests:
+		return Fault{Class: objstore.ErrThrottled}
+	case status == http.StatusNotImplemented:
+		return Fault{Class: objstore.ErrUnimplemented}
+	case status == http.StatusInsufficientStorage:
+		return Fault{Class: objstore.ErrNoSpace}
+	case status == http.StatusRequestTimeout, status >= 500:
+		// Of a proxy, perhaps, behind which the write goes on.
+		return Fault{Class: objstore.ErrUnavailable, Unsure: true}
+	}
+	return Fault{Class: objstore.ErrInvalid}
 }
 
 // Version of the plugins; `make plugins` sets it to the repository's.

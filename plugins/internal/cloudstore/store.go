@@ -10,15 +10,6 @@ import (
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// Config of a Store.
-type Config struct {
-	// Prefix of every object's name, without slashes at its ends; "" for the whole
-	// bucket.
-	Prefix string
-	// Attempts is the most that a call which may be repeated makes; 0: 3.
-	Attempts int
-}
-
 // Store is an objstore.Store, and an objstore.Multiparter when the service is a
 // Parts.
 type Store struct {
@@ -38,20 +29,28 @@ var (
 	_ objstore.Multiparter = (*Store)(nil)
 )
 
-// New makes a store of a service, which it closes.
-func New(service Service, cfg Config) *Store {
-	s := &Store{service: service, prefix: cfg.Prefix, attempts: cfg.Attempts}
-	if s.prefix != "" {
+// New makes a store of a service, which it closes, with a prefix of every object's
+// name that has no slashes at its ends; "" for the whole bucket.
+func New(service Service, prefix string, limits Limits) *Store {
+	s := &Store{service: service, prefix: prefix, attempts: limits.orDefault().Attempts}
+	if prefix != "" {
 		s.prefix += "/"
-	}
-	if s.attempts == 0 {
-		s.attempts = 3
 	}
 	return s
 }
 
-// Check asks for one key, as a plugin does before it says that a store is open:
-// an answer shows that endpoint, bucket and credentials are right.
+// Open is New and Check: what a plugin does before it says that the store of a URI
+// is open. It closes the service of one that is not.
+func Open(ctx context.Context, uri string, service Service, prefix string, limits Limits) (objstore.Store, error) {
+	s := New(service, prefix, limits)
+	if err := s.Check(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", uri, err), s.Close())
+	}
+	return s, nil
+}
+
+// Check asks for one key: an answer shows that endpoint, bucket and credentials
+// are right.
 func (s *Store) Check(ctx context.Context) error {
 	_, err := s.List(ctx, objstore.ListRequest{Limit: 1})
 	return err
@@ -127,10 +126,10 @@ func (s *Store) Put(ctx context.Context, req objstore.PutRequest) (objstore.PutR
 		resp.Version, err = s.service.Put(ctx, w)
 		return err
 	})
-	if !req.CreateOnly {
-		return resp, err
+	if req.CreateOnly {
+		err = s.settle(ctx, req.Key, err)
 	}
-	return resp, s.settle(ctx, req.Key, err)
+	return resp, err
 }
 
 // settle looks whether the key is taken, where a create-only write was refused
