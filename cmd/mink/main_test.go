@@ -71,7 +71,7 @@ func TestUsageErrors(t *testing.T) {
 		{"write shop.t --batch-rows 0", 2, "1 or more"},
 		{"bench shop.t --rows 0", 2, "1 or more"},
 		{"-b ftp://x db list", 2, `scheme "ftp"`},
-		{"plugin new door x", 2, `kind "door", only of: sink`},
+		{"plugin new door x", 2, `kind "door", only of: sink, objstore`},
 		{"plugin new sink ../x", 2, "name"},
 		{"plugin new sink", 2, "a kind and a name"},
 		{"plugin new sink x --sdk /nowhere", 2, "is no checkout of Mink"},

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mink-project/mink/sdk/host"
+	"github.com/mink-project/mink/sdk/plugin"
 	"github.com/mink-project/mink/sdk/plugintest"
 	"github.com/mink-project/mink/sdk/skeleton"
 )
@@ -30,9 +31,9 @@ func pluginNewCommand(a *app) *cobra.Command {
 	var dir, sdk string
 	cmd := &cobra.Command{
 		Use: "new KIND NAME", Short: "Write the skeleton of a plugin: a Go module that builds and passes its tests",
-		Long: `Writes a Go module with a working plugin to start from. KIND is sink. The module
-requires Mink's SDK with a replace directive that points to --sdk, a checkout of
-Mink's repository. Go, and the modules that Mink itself needs, are all it takes.`,
+		Long: `Writes a Go module with a working plugin to start from. KIND is sink or objstore. The
+module requires Mink's SDK with a replace directive that points to --sdk, a checkout of Mink's
+repository. Go, and the modules that Mink itself needs, are all it takes.`,
 		Example: `  mink plugin new sink mine --sdk ~/mink
   cd mink-plugin-sink-mine
   go build -o mink-plugin-sink-mine .
@@ -53,8 +54,12 @@ Mink's repository. Go, and the modules that Mink itself needs, are all it takes.
 			if a.json {
 				return a.printJSON(map[string]any{"dir": req.Dir, "files": files})
 			}
-			a.note("%s: %s\nnext: cd %s && go build -o mink-plugin-%s-%s . && mink plugin test ./mink-plugin-%s-%s --option dir={dir}",
-				req.Dir, strings.Join(files, ", "), req.Dir, req.Kind, req.Name, req.Kind, req.Name)
+			place := "--option dir={dir}"
+			if req.Kind == plugin.KindObjectStore {
+				place = "--uri " + req.Name + "://bucket/{name}"
+			}
+			file := plugin.Manifest{Kind: req.Kind, Name: req.Name}.FileName()
+			a.note("%s: %s\nnext: cd %s && go build -o %s . && mink plugin test ./%s %s", req.Dir, strings.Join(files, ", "), req.Dir, file, file, place)
 			return nil
 		},
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,20 +83,22 @@ func TestSDKReadmeIsRunAsWritten(t *testing.T) {
 	t.Log(out)
 }
 
-// TestNewSinkPassesItsKit times what the manual promises.
-func TestNewSinkPassesItsKit(t *testing.T) {
+// TestNewPluginsPassTheirKits times what the manual promises.
+func TestNewPluginsPassTheirKits(t *testing.T) {
 	u := newSDKUser(t)
 	if out, err := u.run("cd mink && go build -o /dev/null ./sdk/skeleton/sink"); err != nil { // the dependencies
 		t.Fatalf("%v\n%s", err, out)
 	}
-	began := time.Now()
-	out, err := u.run("mink plugin new sink timed-1 --sdk mink && cd mink-plugin-sink-timed-1 && go build -o mink-plugin-sink-timed-1 . && go vet ./... && mink plugin test ./mink-plugin-sink-timed-1 --option dir={dir}")
-	took := time.Since(began)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for kind, place := range map[string]string{"sink": "--option dir={dir}", "objstore": "--uri timed-1://bucket/{name}"} {
+		began := time.Now()
+		out, err := u.run(fmt.Sprintf("mink plugin new %[1]s timed-1 --sdk mink && cd mink-plugin-%[1]s-timed-1 && go build -o mink-plugin-%[1]s-timed-1 . && go vet ./... && mink plugin test ./mink-plugin-%[1]s-timed-1 %[2]s", kind, place))
+		took := time.Since(began)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if took > skeletonLimit {
+			t.Errorf("a new %s was written, built and tested in %v, want at most %v", kind, took, skeletonLimit)
+		}
+		t.Logf("a new %s was written, built and tested in %v", kind, took.Round(time.Millisecond))
 	}
-	if took > skeletonLimit {
-		t.Errorf("written, built and tested in %v, want at most %v", took, skeletonLimit)
-	}
-	t.Logf("a new sink was written, built and tested in %v", took.Round(time.Millisecond))
 }

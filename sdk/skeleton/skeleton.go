@@ -17,11 +17,11 @@ import (
 	"strings"
 )
 
-//go:embed sink
+//go:embed sink objstore
 var files embed.FS
 
 // Kinds are the kinds of plugins that there is a skeleton of.
-func Kinds() []string { return []string{"sink"} }
+func Kinds() []string { return []string{"sink", "objstore"} }
 
 // Request says what to write where.
 type Request struct {
@@ -49,6 +49,9 @@ func Write(req Request) ([]string, error) {
 	}
 	if !nameForm.MatchString(req.Name) || len(req.Name) > 64 {
 		return nil, fmt.Errorf("%w: name %q: want up to 64 of a-z, 0-9 and single hyphens", ErrRequest, req.Name)
+	}
+	if req.Kind == "objstore" && (req.Name[0] < 'a' || req.Name == "file") {
+		return nil, fmt.Errorf("%w: name %q: it becomes the scheme of the store's URIs, which begins with a letter and is not file", ErrRequest, req.Name)
 	}
 	out := map[string][]byte{}
 	entries, err := fs.ReadDir(files, req.Kind)

@@ -24,6 +24,7 @@ func TestWriteRefuses(t *testing.T) {
 		{func(r *skeleton.Request) { r.Kind = "door" }, skeleton.ErrRequest, `kind "door"`},
 		{func(r *skeleton.Request) { r.Name = "../x" }, skeleton.ErrRequest, `name "../x"`},
 		{func(r *skeleton.Request) { r.Name = "" }, skeleton.ErrRequest, "name"},
+		{func(r *skeleton.Request) { r.Kind, r.Name = "objstore", "3s" }, skeleton.ErrRequest, "begins with a letter"},
 		{func(r *skeleton.Request) { r.SDK = foreign }, skeleton.ErrRequest, "no checkout of Mink"},
 		{func(r *skeleton.Request) { r.SDK = taken }, skeleton.ErrRequest, "no checkout of Mink"},
 		{func(r *skeleton.Request) { r.Dir = taken }, os.ErrExist, ""},
