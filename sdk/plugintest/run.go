@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/mink-project/mink/sdk/host"
@@ -16,6 +17,7 @@ import (
 	"github.com/mink-project/mink/sdk/objstore"
 	"github.com/mink-project/mink/sdk/objstore/objstoretest"
 	"github.com/mink-project/mink/sdk/plugin"
+	"github.com/mink-project/mink/sdk/sink"
 	"github.com/mink-project/mink/sdk/sink/sinktest"
 )
 
@@ -134,10 +136,12 @@ func (r *run) sink(ctx context.Context) {
 			r.report(Result{Name: c.Name, Verdict: Failed, Text: err.Error()})
 			continue
 		}
+		target, end := ended(SinkTarget(r.Host, options))
 		limited, cancel := context.WithTimeout(ctx, r.CheckTimeout)
-		got := sinktest.RunCheck(limited, c, SinkTarget(r.Host, options))
+		got := sinktest.RunCheck(limited, c, target)
 		got.Text += r.overdue(limited)
 		cancel()
+		end()
 		verdict := Passed
 		switch {
 		case got.Failed:
@@ -146,6 +150,29 @@ func (r *run) sink(ctx context.Context) {
 			verdict = NotApplicable
 		}
 		r.report(Result{Name: c.Name, Verdict: verdict, Text: strings.TrimSpace(got.Text), Took: time.Since(began)})
+	}
+}
+
+// ended is a target whose processes end kills: a check that fails leaves some.
+func ended(target sinktest.Target) (_ sinktest.Target, end func()) {
+	var mu sync.Mutex
+	var kills []func()
+	start := target.Start
+	target.Start = func(ctx context.Context) (sink.Sink, func(), error) {
+		s, kill, err := start(ctx)
+		if err == nil {
+			mu.Lock()
+			kills = append(kills, kill)
+			mu.Unlock()
+		}
+		return s, kill, err
+	}
+	return target, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, kill := range kills {
+			kill()
+		}
 	}
 }
 

@@ -37,19 +37,20 @@ func checkDescribe(t T, target Target) {
 		t.Errorf("Describe changes: %+v, then %+v", d, again)
 	}
 	k.stop()
-	if again := startSink(t, target).Describe(); again != d {
+	if again := describe(t, target); again != d {
 		t.Errorf("Describe changes with a restart: %+v, then %+v", d, again)
 	}
 }
 
-// startSink starts one that the check does not end.
-func startSink(t T, target Target) sink.Sink {
+// describe asks a sink of its own, which ends.
+func describe(t T, target Target) sink.Description {
 	t.Helper()
-	s, _, err := target.Start(t.Context())
+	s, kill, err := target.Start(t.Context())
 	if err != nil {
 		t.Fatalf("start the sink: %v", err)
 	}
-	return s
+	defer kill()
+	return s.Describe()
 }
 
 // checkRounds writes many rounds of several buckets in two partitions.

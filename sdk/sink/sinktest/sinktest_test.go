@@ -78,6 +78,24 @@ func TestKitOnRightSinks(t *testing.T) {
 	}
 }
 
+// TestKitEndsWhatItStarts: a sink may be a process.
+func TestKitEndsWhatItStarts(t *testing.T) {
+	d := sink.Description{Delivery: sink.ExactlyOnce, Changes: sink.ChangesApplied, StagedSurvives: true, SchemaChanges: true}
+	for _, c := range sinktest.Checks() {
+		var started, killed atomic.Int64
+		target := newPlace(d, none).target()
+		start := target.Start
+		target.Start = func(ctx context.Context) (sink.Sink, func(), error) {
+			s, kill, err := start(ctx)
+			started.Add(1)
+			return s, sync.OnceFunc(func() { killed.Add(1); kill() }), err
+		}
+		if r := sinktest.RunCheck(t.Context(), c, target); r.Failed || started.Load() != killed.Load() {
+			t.Errorf("%s: %d sinks were started and %d ended: %s", c.Name, started.Load(), killed.Load(), r.Text)
+		}
+	}
+}
+
 // TestKitFindsEveryFault: what is wrong fails, whichever way it is wrong.
 func TestKitFindsEveryFault(t *testing.T) {
 	d := sink.Description{Delivery: sink.ExactlyOnce, Changes: sink.ChangesApplied, StagedSurvives: true, SchemaChanges: true}
