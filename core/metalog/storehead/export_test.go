@@ -10,5 +10,5 @@ import (
 
 // KeeperOf is the keeper of a process whose start was not checked.
 func KeeperOf(store objstore.Store, log metalog.Log, replica *metalog.Replica, incarnation uint64) *Keeper {
-	return newKeeper(store, log, replica, incarnation, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	return newKeeper(Deps{Objects: store, WALStore: store, Log: log, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, replica, incarnation)
 }

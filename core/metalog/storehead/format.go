@@ -37,6 +37,8 @@ type Head struct {
 	Replaces uint64
 	// Pending: the metadata may not have taken the incarnation yet.
 	Pending bool
+	// OwnWAL: the cluster's write-ahead objects are on another store than this one.
+	OwnWAL bool
 	// The log has this entry. Zero on a store of write-ahead objects only.
 	metalog.Position
 }
@@ -45,7 +47,7 @@ type Head struct {
 //
 //	 0  4  "MKMH"
 //	 4  1  version, 1
-//	 5  1  flags: bit 0 pending
+//	 5  1  flags: bit 0 pending, bit 1 write-ahead log on a store of its own
 //	 6  2  zero
 //	 8  8  incarnation
 //	16  8  replaces
@@ -56,6 +58,7 @@ const (
 	magic       = "MKMH"
 	version     = 1
 	flagPending = 1
+	flagOwnWAL  = 2
 	headBytes   = 68
 )
 
@@ -67,7 +70,10 @@ func (h Head) Encode() []byte {
 	copy(b, magic)
 	b[4] = version
 	if h.Pending {
-		b[5] = flagPending
+		b[5] |= flagPending
+	}
+	if h.OwnWAL {
+		b[5] |= flagOwnWAL
 	}
 	binary.BigEndian.PutUint64(b[8:], h.Incarnation)
 	binary.BigEndian.PutUint64(b[16:], h.Replaces)
@@ -92,11 +98,11 @@ func Decode(b []byte) (Head, error) {
 		return bad("%d bytes, want %d", len(b), headBytes)
 	case binary.BigEndian.Uint32(b[64:]) != crc32.Checksum(b[:64], castagnoli):
 		return bad("its checksum does not match")
-	case b[5]&^flagPending != 0 || b[6] != 0 || b[7] != 0:
+	case b[5]&^(flagPending|flagOwnWAL) != 0 || b[6] != 0 || b[7] != 0:
 		return bad("unknown flags %x", b[5:8])
 	}
 	h := Head{
-		Incarnation: binary.BigEndian.Uint64(b[8:]), Replaces: binary.BigEndian.Uint64(b[16:]), Pending: b[5] == flagPending,
+		Incarnation: binary.BigEndian.Uint64(b[8:]), Replaces: binary.BigEndian.Uint64(b[16:]), Pending: b[5]&flagPending != 0, OwnWAL: b[5]&flagOwnWAL != 0,
 		Position: metalog.Position{Index: binary.BigEndian.Uint64(b[24:]), Hash: metalog.Hash(b[32:64])},
 	}
 	if h.Incarnation == 0 || !h.Pending && h.Replaces != 0 {

@@ -66,12 +66,13 @@ type Keeper struct {
 	replica     *metalog.Replica
 	logger      *slog.Logger
 	incarnation uint64
+	ownWAL      bool
 	turn        chan struct{} // one Keep at a time: two would take each other's write for another node's
 	wanted      chan struct{}
 }
 
-func newKeeper(store objstore.Store, log metalog.Log, replica *metalog.Replica, incarnation uint64, logger *slog.Logger) *Keeper {
-	return &Keeper{store: store, log: log, replica: replica, incarnation: incarnation, logger: logger, turn: make(chan struct{}, 1), wanted: make(chan struct{}, 1)}
+func newKeeper(deps Deps, replica *metalog.Replica, incarnation uint64) *Keeper {
+	return &Keeper{store: deps.Objects, log: deps.Log, replica: replica, incarnation: incarnation, ownWAL: deps.ownWAL(), logger: deps.Logger, turn: make(chan struct{}, 1), wanted: make(chan struct{}, 1)}
 }
 
 // Incarnation is that of database and store.
@@ -114,7 +115,7 @@ func (k *Keeper) Keep(ctx context.Context) error {
 			return fmt.Errorf("%w: the object store has seen the metadata at %s, which the database does not hold", metalog.ErrWentBack, have.Position)
 		}
 	}
-	return write(ctx, k.store, have, Head{Incarnation: k.incarnation, Position: at})
+	return write(ctx, k.store, have, Head{Incarnation: k.incarnation, OwnWAL: k.ownWAL, Position: at})
 }
 
 func (k *Keeper) check(have object) error {

@@ -31,6 +31,8 @@ type Deps struct {
 	Logger   *slog.Logger
 }
 
+func (d Deps) ownWAL() bool { return d.WALStore != d.Objects }
+
 // attempts bounds how often Open starts again because another process was faster,
 // an answer was lost, or a store or the database did not answer.
 const attempts = 10
@@ -138,16 +140,20 @@ func (o *opening) step(ctx context.Context) (*Keeper, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, write(ctx, o.Objects, have, Head{Incarnation: incarnation, Pending: true, Position: at})
+		return nil, write(ctx, o.Objects, have, Head{Incarnation: incarnation, Pending: true, OwnWAL: o.ownWAL(), Position: at})
+	case have.OwnWAL != o.ownWAL(): // the stores fit, and an older binary did not say it
+		h := have.Head
+		h.OwnWAL = true
+		return nil, write(ctx, o.Objects, have, h)
 	case state.Incarnation() != have.Incarnation:
 		return nil, o.setIncarnation(ctx, at, have.Incarnation)
 	case have.Pending:
-		if err := write(ctx, o.Objects, have, Head{Incarnation: have.Incarnation, Position: at}); err != nil {
+		if err := write(ctx, o.Objects, have, Head{Incarnation: have.Incarnation, OwnWAL: have.OwnWAL, Position: at}); err != nil {
 			return nil, err
 		}
 		o.Logger.Info("metadata database and object store belong together from here on", "incarnation", fmt.Sprintf("%016x", have.Incarnation), "index", at.Index)
 	}
-	return newKeeper(o.Objects, o.Log, o.replica, have.Incarnation, o.Logger), nil
+	return newKeeper(o.Deps, o.replica, have.Incarnation), nil
 }
 
 // mismatch is why a pair is refused.
@@ -198,11 +204,19 @@ func (o *opening) compare(ctx context.Context, state *cluster.State, at metalog.
 	}, nil
 }
 
-// checkWALStore ties a write-ahead store of its own to the cluster: two nodes
-// with different ones could not close each other's logs.
+// checkWALStore ties a write-ahead store of its own to the cluster, and refuses a
+// node that has none where the cluster has one: two nodes with different ones could
+// not close each other's logs, and would take acknowledged records for absent.
 func (o *opening) checkWALStore(ctx context.Context, have object) (*mismatch, error) {
-	if o.WALStore == o.Objects || !have.found {
+	switch {
+	case !have.found || !o.ownWAL() && !have.OwnWAL:
 		return nil, nil
+	case !o.ownWAL():
+		return &mismatch{
+			what: fmt.Sprintf("the cluster (incarnation %016x) has a store of its own for its write-ahead log, and this node has none", have.Incarnation),
+			do:   "set wal_uri as it was when the cluster was made; to give it up, stop all nodes and copy what is below wal/ into the store of storage_uri",
+			loss: "records that are only in write-ahead objects of that store",
+		}, nil
 	}
 	wal, err := read(ctx, o.WALStore)
 	switch {
@@ -210,7 +224,7 @@ func (o *opening) checkWALStore(ctx context.Context, have object) (*mismatch, er
 		return nil, err
 	case wal.found && wal.damaged == nil && wal.Incarnation == have.Incarnation:
 		return nil, nil
-	case !wal.found && have.Pending:
+	case !wal.found && have.Pending && have.OwnWAL:
 		return nil, write(ctx, o.WALStore, wal, Head{Incarnation: have.Incarnation})
 	}
 	what := fmt.Sprintf("does not hold %s", Key)
@@ -255,7 +269,7 @@ func (o *opening) refuse(ctx context.Context, state *cluster.State, at metalog.P
 		return err
 	}
 	o.Logger.Warn("metadata accepted as they are; a new incarnation begins", "incarnation", fmt.Sprintf("%016x", incarnation), "index", at.Index, "mismatch", why.what)
-	if o.WALStore != o.Objects {
+	if o.ownWAL() {
 		wal, err := read(ctx, o.WALStore)
 		if err == nil {
 			err = write(ctx, o.WALStore, wal, Head{Incarnation: incarnation})
@@ -264,7 +278,7 @@ func (o *opening) refuse(ctx context.Context, state *cluster.State, at metalog.P
 			return err
 		}
 	}
-	return write(ctx, o.Objects, have, Head{Incarnation: incarnation, Replaces: state.Incarnation(), Pending: true, Position: at})
+	return write(ctx, o.Objects, have, Head{Incarnation: incarnation, Replaces: state.Incarnation(), Pending: true, OwnWAL: o.ownWAL(), Position: at})
 }
 
 // tokenOf names one mismatch: another database, store or head has another token,

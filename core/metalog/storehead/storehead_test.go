@@ -335,6 +335,34 @@ func TestTheWALStoreBelongsToTheCluster(t *testing.T) {
 	refused(t, log, store, wal, "write-ahead")
 }
 
+// A node that was started without wal_uri would look for the cluster's acknowledged
+// records where they are not, and close its logs as empty.
+func TestTheWALStoreIsNotForgotten(t *testing.T) {
+	log, store, wal := memlog.New(), newStore(), newStore()
+	_, k, err := open(t, log, store, wal, "")
+	check(t, err)
+	refused(t, log, store, store, "wal_uri", "store of its own")
+	check(t, k.Keep(t.Context()))
+	refused(t, log, store, store, "wal_uri", "store of its own")
+
+	// What an older binary wrote does not say it: the next start with both does.
+	r, err := store.GetRange(t.Context(), objstore.GetRangeRequest{Key: storehead.Key, Length: -1})
+	check(t, err)
+	h, err := storehead.Decode(r.Data)
+	check(t, err)
+	h.OwnWAL = false
+	_, err = store.Put(t.Context(), objstore.PutRequest{Key: storehead.Key, Chunks: [][]byte{h.Encode()}})
+	check(t, err)
+	_, _, err = open(t, log, store, wal, "")
+	check(t, err)
+	token := refused(t, log, store, store, "wal_uri", "store of its own")
+	_, _, err = open(t, log, store, store, token)
+	check(t, err)
+	_, _, err = open(t, log, store, store, "")
+	check(t, err)
+	refused(t, log, store, newStore(), "wal_uri", "does not hold")
+}
+
 // Nodes that start together on one new pair agree; with a store each, one wins.
 func TestStartsAtOnce(t *testing.T) {
 	for range 20 {
@@ -459,7 +487,7 @@ func TestRestoredSQLite(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(storehead.Head{Incarnation: 1, Position: metalog.Position{Index: 9, Hash: metalog.Hash{1, 2}}}.Encode())
-	f.Add(storehead.Head{Incarnation: 3, Replaces: 2, Pending: true}.Encode())
+	f.Add(storehead.Head{Incarnation: 3, Replaces: 2, Pending: true, OwnWAL: true}.Encode())
 	f.Add([]byte("MKMH\x02"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
