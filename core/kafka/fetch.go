@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -31,7 +32,8 @@ type fetchRun struct {
 	broker *broker
 	req    *kmsg.FetchRequest
 	parts  []fetchPart // in the order of the request
-	bytes  int         // records so far
+	bytes  int         // of batches so far
+	some   bool        // one of them has a record
 	limit  int         // of the response, record bytes
 	errs   int
 	hops   []endpoint // leaders named by errors
@@ -201,8 +203,8 @@ func (f *fetchRun) hop(e endpoint, ok bool) {
 
 // rest is how many more record bytes p may take; 0 or less: none.
 func (f *fetchRun) rest(p *fetchPart) int {
-	if f.bytes == 0 {
-		// The first batch is taken whatever the limits.
+	if !f.some && f.bytes < f.limit || f.bytes == 0 {
+		// The first batch with a record is taken whatever the limits.
 		return max(min(int(p.req.PartitionMaxBytes), f.limit), 1)
 	}
 	return min(int(p.req.PartitionMaxBytes)-p.bytes, f.limit-f.bytes)
@@ -289,9 +291,11 @@ func (f *fetchRun) take(p *fetchPart, res tablet.ReadResult, err error) bool {
 		if err != nil {
 			return f.undecodable(p, err)
 		}
-		if f.bytes > 0 && len(k) > f.rest(p) {
+		some := kafkabatch.View(k).Count() > 0
+		if (f.some || !some) && f.bytes > 0 && len(k) > f.rest(p) {
 			return false
 		}
+		f.some = f.some || some
 		p.batches = append(p.batches, k)
 		p.bytes += len(k)
 		f.bytes += len(k)
@@ -361,6 +365,9 @@ func (f *fetchRun) wait(ctx context.Context, deadline time.Time, hurry <-chan st
 	}
 }
 
+// complete: batches without records (a cleaning has taken them) are no reason to answer
+// before the end of the client's time. There are clients, kafkajs for one, that do not
+// move on after an answer of nothing else, and would ask for the same again and again.
 func (f *fetchRun) complete() bool {
-	return f.errs > 0 || f.bytes >= int(f.req.MinBytes) || f.bytes >= f.limit && f.bytes > 0
+	return f.errs > 0 || f.req.MinBytes <= 0 || f.some && f.bytes >= int(f.req.MinBytes) || f.bytes >= f.limit && f.bytes > 0
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/mink-project/mink/core/record"
+	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -378,6 +380,45 @@ func TestFetchMiddleAndGap(t *testing.T) {
 	if p := fetched(t, ask(t, b, fetchFrom(12, "t", [16]byte{}, 3)), 0); p.ErrorCode != 1 {
 		t.Errorf("below the log start: error %d", p.ErrorCode)
 	}
+}
+
+// What a cleaning has left without records does not make an answer by itself: there are
+// clients that would ask for it again and again.
+func TestFetchGoesOnBehindBatchesWithoutRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, node, _ := newTestBroker(t, nil)
+		log := node.topic("t", 1)[0]
+		appendTo(t, log, batch("a", "b", "c", "d", "e"))
+		appendTo(t, log, batch("f"))
+		log.set(func(l *fakeLog) {
+			none := kafkabatch.EmptyBatch(0, 4, l.epoch)
+			h := record.Header{LastOffsetDelta: 4, Encoding: record.EncodingKafka, LeaderEpoch: l.epoch, MaxTimestamp: -1}
+			hdr := make([]byte, record.HeaderSize)
+			record.PutHeader(hdr, &h, len(none))
+			view, err := record.ViewBatch(append(hdr, none...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.mu.batches[0], l.mu.warm = view, 5
+			l.mu.cold, l.mu.delay = true, 100*time.Millisecond
+		})
+		for _, bytesMax := range []int32{1 << 20, 100} { // room for all; for less than a record
+			r := fetchFrom(12, "t", [16]byte{}, 0)
+			r.MaxBytes, r.Topics[0].Partitions[0].PartitionMaxBytes = bytesMax, bytesMax
+			start := time.Now()
+			p := fetched(t, ask(t, b, r), 0)
+			if want := kafkabatch.HeaderSize + len(batch("f")); len(p.RecordBatches) != want || time.Since(start) != 100*time.Millisecond {
+				t.Errorf("at most %d bytes: %d after %v, want %d", bytesMax, len(p.RecordBatches), time.Since(start), want)
+			}
+		}
+		// With nothing behind them they are all there is, at the end of the wait.
+		log.set(func(l *fakeLog) { l.mu.batches, l.mu.end, l.mu.hwm = l.mu.batches[:1], 5, 5 })
+		start := time.Now()
+		if p := fetched(t, ask(t, b, fetchFrom(12, "t", [16]byte{}, 0)), 0); len(p.RecordBatches) != kafkabatch.HeaderSize || time.Since(start) != 500*time.Millisecond {
+			t.Errorf("at the end: %d bytes after %v", len(p.RecordBatches), time.Since(start))
+		}
+		b.wait()
+	})
 }
 
 // A client that leaves ends its fetch.

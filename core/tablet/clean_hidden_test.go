@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -105,5 +107,29 @@ func TestRowsOfAnotherSchemaStay(t *testing.T) {
 	}
 	if a.SchemaID = 3; mink.SchemaID(len(cfg.Schemas)) != a.SchemaID {
 		t.Fatal("the last schema is a topic's")
+	}
+}
+
+// The delete horizon makes records longer. A batch that would become too long by that is
+// cleaned all the same, or what is superseded in it would outlive its tombstone.
+func TestABatchThatItsHorizonMakesTooLong(t *testing.T) {
+	_, l := openCompacted(t, &clock{t0}, schema.Options{DeleteRetention: time.Hour})
+	many := make([]string, 372_000) // tombstones of 45 bytes
+	for i := range many {
+		many[i] = fmt.Sprintf("%036d", i)
+	}
+	batch := keyed(many...)
+	if n := len(batch); n > cleanFrameMax || n < cleanFrameMax-len(many) {
+		t.Fatalf("%d bytes", n)
+	}
+	if _, err := l.AppendKafka(batch, KafkaAppend{}); err != nil {
+		t.Fatal(err)
+	}
+	produce(t, l, many[7]+"=later", many[8])
+	if res := mustClean(t, l, t0); res.Removed != 2 || res.Kept != int64(len(many)) {
+		t.Fatalf("%+v", res)
+	}
+	if st, err := l.CleanState(t.Context(), t0); err != nil || st.DueMs != t0+time.Hour.Milliseconds() { // of the last tombstone
+		t.Fatalf("%+v, %v", st, err)
 	}
 }

@@ -141,14 +141,21 @@ func (p *cleanPass) frame(f *stream.Frame) (stream.Frame, error) {
 	}
 	done, tombstones := kafkabatch.Cleaned{}, int64(0)
 	v, err := p.log.kafkaOf(b)
-	if err == nil {
+	clean := func(horizon int64) {
+		tombstones = 0
 		done, err = p.cleaner.Clean(v, func(rec *kafkabatch.Record) bool {
 			stays, expired := p.keep(v, b.BaseOffset(), rec)
 			if expired {
 				tombstones++
 			}
 			return stays
-		}, p.horizon)
+		}, horizon)
+	}
+	if err == nil {
+		clean(p.horizon)
+	}
+	if err == nil && len(done.Batch) > cleanFrameMax { // with times from the horizon on it is longer
+		clean(-1)
 	}
 	if err != nil && undecodable(err) {
 		p.log.poisoned(b, err)

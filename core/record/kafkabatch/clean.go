@@ -14,7 +14,7 @@ type Cleaned struct {
 	Batch        []byte // nil: it stays as it is. Valid until the Cleaner's next call
 	Count        int32  // records that are left
 	MaxTimestamp int64  // of them, ms; -1: none is left
-	Tombstones   bool   // some of them are tombstones
+	Tombstones   bool   // some of them are tombstones that have a time to go
 	DueMs        int64  // if so: when they may go
 }
 
@@ -57,7 +57,8 @@ func (c *Cleaner) read(v View) ([]byte, error) {
 }
 
 // Clean leaves the records that keep wants. Tombstones among them may go at dueMs, if
-// the batch does not say already when. The batch keeps its offsets, times, producer
+// the batch does not say already when; -1: that stays open, and Cleaned.Tombstones is
+// false. The batch keeps its offsets, times, producer
 // and codec; without records it is a header. keep is called once with each record, in
 // order, unless one of them cannot be read. Errors are *record.BatchError (it cannot
 // be read), or of a codec.
@@ -80,8 +81,9 @@ func (c *Cleaner) Clean(v View, keep func(*Record) bool, dueMs int64) (Cleaned, 
 		res.Tombstones = res.Tombstones || rec.Value == nil
 	}
 	horizon, known := v.DeleteHorizon()
-	if res.Tombstones && !known {
+	if !known {
 		horizon = dueMs
+		res.Tombstones = res.Tombstones && dueMs >= 0
 	}
 	if res.Tombstones {
 		res.DueMs = horizon
