@@ -24,9 +24,16 @@ import (
 // that is not refused gets an answer that the codec reads back.
 func FuzzAccept(f *testing.F) {
 	b, frames := hostileBroker(f)
+	// The oldest and the newest version of each: a short run is over before it has
+	// gone through all.
 	for _, frame := range frames {
-		f.Add(frame)
-		f.Add(frame[:len(frame)-len(frame)/3])
+		h, err := parseFixed(frame)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if a, _ := findAPI(h.key); h.version == a.Min || h.version == a.Max {
+			f.Add(frame)
+		}
 	}
 	f.Add([]byte{0, 0, 0, 9, 0, 0, 0, 1, 0xff, 0xff, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, frame []byte) { feed(t, b, frame) })
