@@ -194,7 +194,7 @@ func TestWriteInProgress(t *testing.T) {
 		"replace": {objstore.PutRequest{Key: "k"}, objstore.ErrUnavailable},
 	} {
 		_, err := s.Put(t.Context(), c.req)
-		if !errors.Is(err, c.want) || errors.Is(err, objstore.ErrUnknownOutcome) || c.want != objstore.ErrAlreadyExists && errors.Is(err, objstore.ErrAlreadyExists) {
+		if !errors.Is(err, c.want) || errors.Is(err, objstore.ErrUnknownOutcome) || !errors.Is(c.want, objstore.ErrAlreadyExists) && errors.Is(err, objstore.ErrAlreadyExists) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
