@@ -36,6 +36,7 @@ const (
 
 func demoCommand(a *app) *cobra.Command {
 	d := &demo{app: a}
+	var passed []server.Key // settings that go on to the node
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Do the main job on a throw-away node, and show it",
 		Long: `Starts a node of its own on free ports, writes real rows through Arrow Flight
@@ -54,10 +55,16 @@ plugin's store, below a prefix that is best empty.`,
 			}
 			signal.Ignore(syscall.SIGPIPE) // mink demo | head must not leave its node behind
 			defer d.kill()
-			for _, flag := range d.passed {
-				if v := cmd.Flag(flag).Value.String(); v != "" {
-					d.args = append(d.args, "--"+flag, v)
+			for _, k := range passed {
+				v := cmd.Flag(k.Flag).Value.String()
+				if v == "" {
+					continue
 				}
+				d.env = append(d.env, k.Env+"="+v)
+				if k.Name == "storage_options" {
+					v = "..."
+				}
+				d.shown = append(d.shown, "--"+k.Flag, v)
 			}
 			d.objects = cmd.Flag("storage-uri").Value.String()
 			return d.run(cmd.Context())
@@ -66,7 +73,7 @@ plugin's store, below a prefix that is best empty.`,
 	cmd.Flags().StringVar(&d.dir, "dir", "", "data directory; default a new temporary one")
 	for _, k := range server.Keys() {
 		if slices.Contains([]string{"storage_uri", "storage_options", "plugin_dir"}, k.Name) {
-			d.passed = append(d.passed, k.Flag)
+			passed = append(passed, k)
 			cmd.Flags().String(k.Flag, "", k.Doc)
 		}
 	}
@@ -77,8 +84,8 @@ plugin's store, below a prefix that is best empty.`,
 type demo struct {
 	app           *app
 	dir           string
-	passed        []string // flags that go on to the node
-	args          []string // as they were given
+	env           []string // settings that go on to the node; options may be secret: no arguments
+	shown         []string // the same as flags, options left out
 	objects       string   // the URI of the store, "": below dir
 	flight, kafka string
 	process       *exec.Cmd
@@ -128,7 +135,7 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	d.say("\nLook further:")
-	d.say("   %s serve --data-dir %s %s       # the same node, on the usual ports", os.Args[0], d.dir, strings.Join(d.args, " "))
+	d.say("   %s serve --data-dir %s %s       # the same node, on the usual ports", os.Args[0], d.dir, strings.Join(d.shown, " "))
 	d.say("   %s read %s --format table -n 10", os.Args[0], demoTable)
 	d.say("   kcat -b 127.0.0.1:9092 -C -t %s -o beginning -e | head", demoTopic)
 	d.say("   %s cluster stats; %[1]s fsck --deep", os.Args[0])
@@ -279,7 +286,8 @@ func (d *demo) start(ctx context.Context) error {
 	}
 	d.log.Reset()
 	args := []string{"serve", "--data-dir", d.dir, "--listen", d.flight, "--kafka-listen", d.kafka, "--http-listen", "off", "--log-format", "text"}
-	d.process = exec.CommandContext(ctx, self, append(args, d.args...)...)
+	d.process = exec.CommandContext(ctx, self, args...)
+	d.process.Env = append(os.Environ(), d.env...)
 	d.process.Stderr = &d.log
 	out, err := d.process.StdoutPipe()
 	if err != nil {

@@ -224,7 +224,10 @@ func TestDemoOnAPlugin(t *testing.T) {
 	plugins := t.TempDir()
 	hosttest.Install(t, plugins, "dir")
 	uri := "dir://" + t.TempDir()
-	out := string(run(t, nil, minkBinary(t), "demo", "--dir", t.TempDir(), "--plugin-dir", plugins, "--storage-uri", uri))
+	out := string(run(t, nil, minkBinary(t), "demo", "--dir", t.TempDir(), "--plugin-dir", plugins, "--storage-uri", uri, "--storage-options", "token=hunter2"))
+	if strings.Contains(out, "hunter2") {
+		t.Errorf("the demo's output shows a secret:\n%s", out)
+	}
 	for _, w := range []string{"objects in " + uri, "all 1461 rows are there", "all 1462 lines equal"} {
 		if !strings.Contains(out, w) {
 			t.Errorf("the demo's output lacks %q:\n%s", w, out)

@@ -110,6 +110,7 @@ func good(behaviour string) plugin.Plugin {
 	}
 	switch behaviour {
 	case "dir":
+		p.Info.Options = []plugin.Option{{Name: "token", Doc: "Not looked at.", Secret: true}}
 		p.Open = func(ctx context.Context, cfg plugin.Config) (objstore.Store, error) {
 			return dirstore.Open(ctx, dirstore.Config{Dir: strings.TrimPrefix(cfg.URI, "dir://")})
 		}

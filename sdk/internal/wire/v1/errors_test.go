@@ -154,3 +154,17 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What the store has said of the key is not said twice; a store that forgot it is
+// helped.
+func TestErrorsNameTheCallOnce(t *testing.T) {
+	for text, want := range map[string]string{
+		`put "a/b": gone wrong`: `put "a/b": gone wrong`,
+		`gone wrong`:            `put "a/b": gone wrong`,
+	} {
+		err := failed(t.Context(), "put", "a/b", objectStore.status(fmt.Errorf("%s: %w", text, objstore.ErrInvalid)), writes)
+		if !errors.Is(err, objstore.ErrInvalid) || !strings.HasPrefix(err.Error(), want) || strings.Count(err.Error(), "a/b") != 1 {
+			t.Errorf("%q became %q", text, err)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,9 @@ func (s *objectStoreClient) begin(ctx context.Context, op, key string) error {
 
 // failed names the call in an error that gRPC or the plugin made.
 func failed(ctx context.Context, op, key string, err error, ef effect) error {
+	if e := answer(err); e != nil && strings.Contains(e.GetMessage(), strconv.Quote(key)) {
+		return objectStore.failed(ctx, err, ef) // the store has said it, as the contract asks
+	}
 	return fmt.Errorf("%s %q: %w", op, key, objectStore.failed(ctx, err, ef))
 }
 
