@@ -19,18 +19,21 @@ import (
 
 // Limits of what is taken from an archive or a directory.
 const (
-	installBytesMax   = 256 << 20 // unpacked, all files
+	installBytesMax   = 256 << 20 // InstallRequest.BytesMax by default
 	installEntriesMax = 10_000
 )
 
 // collect copies the executable of a source, and a manifest beside it, into
 // staging. Of an archive nothing else is written, whatever it holds.
-func collect(source, staging string) (string, error) {
+func collect(source, staging string, bytesMax int64) (string, error) {
 	info, err := os.Stat(source)
 	if err != nil {
 		return "", err
 	}
-	c := &collector{staging: staging, left: installBytesMax}
+	if bytesMax == 0 {
+		bytesMax = installBytesMax
+	}
+	c := &collector{staging: staging, bytesMax: bytesMax, left: bytesMax}
 	switch lower := strings.ToLower(source); {
 	case info.IsDir():
 		err = c.directory(source)
@@ -50,10 +53,11 @@ func collect(source, staging string) (string, error) {
 }
 
 type collector struct {
-	staging string
-	left    int64 // bytes that may still come
-	entries int
-	names   []string // of the staged files
+	staging  string
+	bytesMax int64
+	left     int64 // bytes that may still come
+	entries  int
+	names    []string // of the staged files
 }
 
 // only is the one executable that was found.
@@ -163,7 +167,7 @@ func (c *collector) tarGz(source string) error {
 		return err
 	}
 	// What is passed over is unpacked all the same.
-	all := &io.LimitedReader{R: z, N: installBytesMax}
+	all := &io.LimitedReader{R: z, N: c.bytesMax}
 	for r := tar.NewReader(all); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -177,7 +181,7 @@ func (c *collector) tarGz(source string) error {
 			err = c.entry(h.Name, mode, r)
 		}
 		if err != nil && all.N <= 0 {
-			return fmt.Errorf("it unpacks to more than %d bytes", int64(installBytesMax))
+			return fmt.Errorf("it unpacks to more than %d bytes", c.bytesMax)
 		}
 		if err != nil {
 			return err

@@ -40,6 +40,8 @@ type InstallRequest struct {
 	Dir    string // plugin directory; made when it is absent
 	Kind   string // that it must be; "": any
 	SHA256 string // hexadecimal, of the file Source; "": not checked
+	// BytesMax bounds what an archive or a directory unpacks to. 0: 256 MiB.
+	BytesMax int64
 }
 
 // Install checks a plugin and puts it into a plugin directory, in the place of an
@@ -126,7 +128,7 @@ func removeStaging(root string) error {
 // stage brings executable and manifest into the staging directory, under their
 // names, checked and for good on the disk.
 func stage(ctx context.Context, req InstallRequest, staging string) (plugin.Manifest, error) {
-	path, err := collect(req.Source, staging)
+	path, err := collect(req.Source, staging, req.BytesMax)
 	if err != nil {
 		return plugin.Manifest{}, err
 	}
