@@ -122,8 +122,10 @@ func TestOptionsResolve(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"region": "attic", "secret_key": "x"}, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := m.Resolve(map[string]string{"regoin": "x"}); err == nil || !strings.Contains(err.Error(), `no option "regoin"; it has region, secret_key`) {
-		t.Error(err)
+	for given, want := range map[string]string{"regoin": "did you mean region?", "colour": "it has region, secret_key"} {
+		if _, err := m.Resolve(map[string]string{given: "x"}); err == nil || !strings.Contains(err.Error(), "no option \""+given+"\"; "+want) {
+			t.Errorf("%s: %v", given, err)
+		}
 	}
 }
 
