@@ -114,7 +114,7 @@ func parseName(name string) (e entry, ok bool) {
 	case !twice && turned != strings.Contains(raw, "."):
 		k = kindFile
 	}
-	if !ok || len(raw) > pieceMax || isPiece != (len(raw) == pieceMax) {
+	if !ok || strings.Contains(raw, "/") || len(raw) > pieceMax || isPiece != (len(raw) == pieceMax) {
 		return entry{}, false
 	}
 	var buf [3*pieceMax + 2]byte
