@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mink-project/mink/sdk/internal/pluginpb/v1"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -35,7 +36,8 @@ type objectStoreClient struct {
 }
 
 // OpenObjectStore opens a store in the plugin at the other end of conn. shared is
-// the memory that its process inherited, nil for none. What it answers is an objstore.Multiparter too, though Multipart may say no.
+// the memory that its process inherited, nil for none. What it answers is an
+// objstore.Multiparter too, though Multipart may say no.
 func OpenObjectStore(ctx context.Context, conn grpc.ClientConnInterface, uri string, options map[string]string, shared *Shared) (objstore.Store, error) {
 	s := &objectStoreClient{conn: conn, rpc: pb.NewObjectStoreClient(conn)}
 	resp, err := s.rpc.Open(ctx, &pb.OpenStoreRequest{Uri: uri, Options: options})
@@ -79,6 +81,21 @@ func failed(ctx context.Context, op, key string, err error, ef effect) error {
 	return fmt.Errorf("%s %q: %w", op, key, objectStore.failed(ctx, err, ef))
 }
 
+// send sends an object through shared memory when a slot is free for it, else as
+// messages. span is the header's. A write is copied out of its slot before the
+// store sees it, so that any answer frees the slot.
+func (s *objectStoreClient) send(ctx context.Context, method string, header objectHeader, span **pb.Span, chunks [][]byte, resp proto.Message) error {
+	size := header.GetSize()
+	slot := s.shared.take(size)
+	if slot != nil {
+		slot.fill(chunks)
+		*span, chunks = slot.span(size), nil
+	}
+	err := sendObject(ctx, s.conn, method, header, chunks, resp)
+	slot.done(err == nil || answer(err) != nil)
+	return err
+}
+
 func (s *objectStoreClient) Put(ctx context.Context, req objstore.PutRequest) (objstore.PutResponse, error) {
 	if err := s.begin(ctx, "put", req.Key); err != nil {
 		return objstore.PutResponse{}, err
@@ -94,15 +111,8 @@ func (s *objectStoreClient) Put(ctx context.Context, req objstore.PutRequest) (o
 	if req.HasCRC32C {
 		header.Crc32C = &req.CRC32C
 	}
-	chunks, slot := req.Chunks, s.shared.take(size)
-	if slot != nil {
-		slot.fill(chunks)
-		header.Span, chunks = slot.span(size), nil
-	}
 	resp := &pb.PutResponse{}
-	err := sendObject(ctx, s.conn, pb.ObjectStore_Put_FullMethodName, header, chunks, resp)
-	slot.done(err == nil || answer(err) != nil)
-	if err != nil {
+	if err := s.send(ctx, pb.ObjectStore_Put_FullMethodName, header, &header.Span, req.Chunks, resp); err != nil {
 		return objstore.PutResponse{}, failed(ctx, "put", req.Key, err, writes)
 	}
 	return objstore.PutResponse{Version: resp.GetVersion()}, nil
@@ -334,15 +344,8 @@ func (s *objectStoreClient) PutPart(ctx context.Context, req objstore.PutPartReq
 	if req.HasCRC32C {
 		header.Crc32C = &req.CRC32C
 	}
-	chunks, slot := req.Chunks, s.shared.take(size)
-	if slot != nil {
-		slot.fill(chunks)
-		header.Span, chunks = slot.span(size), nil
-	}
 	resp := &pb.PutPartResponse{}
-	err := sendObject(ctx, s.conn, pb.ObjectStore_PutPart_FullMethodName, header, chunks, resp)
-	slot.done(err == nil || answer(err) != nil)
-	if err != nil {
+	if err := s.send(ctx, pb.ObjectStore_PutPart_FullMethodName, header, &header.Span, req.Chunks, resp); err != nil {
 		return objstore.Part{}, failed(ctx, "put part", req.Key, err, reads)
 	}
 	p := objstore.Part{Number: int(resp.GetPart().GetNumber()), Size: resp.GetPart().GetSize(), Tag: resp.GetPart().GetTag()}

@@ -40,8 +40,8 @@ type objectStoreServer struct {
 }
 
 // RegisterObjectStore serves stores that open makes; memory is what the host
-// shares, nil for nothing. Closing what it answers
-// closes every store and lets no other open.
+// shares, nil for nothing. Closing what it answers closes every store and lets no
+// other open.
 func RegisterObjectStore(s *grpc.Server, open OpenStore, memory Region) io.Closer {
 	srv := &objectStoreServer{open: open, memory: memory, receiving: semaphore.NewWeighted(receiveMax)}
 	srv.mu.stores = map[uint64]objstore.Store{}
