@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -83,6 +84,20 @@ func ViewBatch(b []byte) (Batch, error) {
 		return nil, corruptf("unknown encoding %d", b[posEncoding])
 	}
 	return v, nil
+}
+
+// WithAttributes is a copy of the batch that has more attributes.
+func (b Batch) WithAttributes(more Attributes) Batch {
+	out := slices.Clone(b)
+	binary.LittleEndian.PutUint16(out[posAttrs:], uint16(b.Attributes()|more))
+	sum := uint32(0)
+	if b.Encoding() == EncodingKafka {
+		sum = KafkaBodySum(out.Kafka())
+	} else {
+		sum = BodySum(out[HeaderSize:])
+	}
+	Seal(out[:HeaderSize], sum)
+	return out
 }
 
 // maxOffset leaves room for base offset + delta + 1.

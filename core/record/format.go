@@ -81,7 +81,8 @@ const (
 	AttrLogAppendTime   Attributes = 1 << 2 // record timestamps are the commit timestamp
 	AttrTransactional   Attributes = 1 << 3 // Kafka transactional batch
 	AttrControl         Attributes = 1 << 4 // Kafka control batch
-	attrKnown                      = AttrAppendOnly | AttrWriterStateOnly | AttrLogAppendTime | AttrTransactional | AttrControl
+	AttrUncleanable     Attributes = 1 << 5 // a cleaning left it whole: it may hold superseded records, for ever
+	attrKnown                      = AttrAppendOnly | AttrWriterStateOnly | AttrLogAppendTime | AttrTransactional | AttrControl | AttrUncleanable
 )
 
 // Change is the kind of one record of a changelog.

@@ -87,6 +87,28 @@ func TestFormat(t *testing.T) {
 	golden(t, "kafka.v1.hex", k)
 }
 
+func TestMoreAttributes(t *testing.T) {
+	for name, raw := range map[string][]byte{
+		"arrow": arrowBatch(arrowHeader, []byte{1, 2, 3}, []byte("meta!"), []byte("body")),
+		"kafka": wrapKafka(kafkaHeader, kafkaBatch("records")),
+	} {
+		before := bytes.Clone(raw)
+		old, err := ParseBatch(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := ParseBatch(old.WithAttributes(AttrUncleanable))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		want := old.Header()
+		want.Attributes |= AttrUncleanable
+		if d := cmp.Diff(want, b.Header()); d != "" || !bytes.Equal(b[HeaderSize:], before[HeaderSize:]) || !bytes.Equal(raw, before) {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+}
+
 // golden compares with a committed file: bytes on object stores must stay readable.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()

@@ -5,12 +5,14 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/klauspost/compress/zstd"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/mink-project/mink/core/record"
@@ -132,4 +134,63 @@ func TestABatchThatItsHorizonMakesTooLong(t *testing.T) {
 	if st, err := l.CleanState(t.Context(), t0); err != nil || st.DueMs != t0+time.Hour.Milliseconds() { // of the last tombstone
 		t.Fatalf("%+v, %v", st, err)
 	}
+}
+
+// A client's codec may have done better than ours can: what is left of its batch is longer
+// than a batch may be, and it stays whole. A later cleaning that could write it, more of it
+// being superseded by then, does not know what the earlier one knew to be superseded.
+func TestABatchThatOurCodecMakesTooLong(t *testing.T) {
+	_, l := openCompacted(t, &clock{t0}, schema.Options{DeleteRetention: time.Hour})
+	wide := make([]byte, cleanFrameMax*9/16) // twice the same: half as long to who looks back that far
+	_, _ = rand.NewChaCha8([32]byte{}).Read(wide)
+	if _, err := l.AppendKafka(farZstd(t, "k=old", "a="+string(wide), "b="+string(wide)), KafkaAppend{AllowZstd: true}); err != nil {
+		t.Fatal(err)
+	}
+	produce(t, l, "k")
+	if res := mustClean(t, l, t0); res.Removed != 0 || res.Kept != 4 {
+		t.Fatalf("%+v", res)
+	}
+	produce(t, l, "a=new")
+	for round := range int64(4) { // long after the tombstone's time
+		mustClean(t, l, t0+round*2*time.Hour.Milliseconds())
+	}
+	is := map[string]string{}
+	d := kafkabatch.NewDecoder(kafkabatch.DefaultLimits())
+	for _, b := range readAll(t, l).Batches {
+		if _, err := record.ParseBatch(b); err != nil {
+			t.Fatal(err)
+		}
+		v := kafkabatch.View(b.Kafka())
+		records, err := d.Records(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := kafkabatch.NewReader(v, records)
+		for rec := (kafkabatch.Record{}); r.Next(&rec); {
+			if is[string(rec.Key)] = string(rec.Value); rec.Value == nil {
+				delete(is, string(rec.Key))
+			}
+		}
+	}
+	if old, back := is["k"]; back {
+		t.Errorf("the deleted key is back as %q", old)
+	}
+	if is["a"] != "new" || is["b"] != string(wide) {
+		t.Errorf("a has %d bytes, b %d", len(is["a"]), len(is["b"]))
+	}
+}
+
+// farZstd is keyed with its records compressed by a client that looks back 32 MiB.
+func farZstd(t *testing.T, records ...string) []byte {
+	t.Helper()
+	var b kmsg.RecordBatch
+	if err := b.ReadFrom(keyed(records...)); err != nil {
+		t.Fatal(err)
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithWindowSize(32<<20), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Records, b.Attributes = w.EncodeAll(b.Records, nil), b.Attributes|int16(kafkabatch.CodecZstd)
+	return sealed(b)
 }

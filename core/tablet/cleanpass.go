@@ -134,10 +134,8 @@ func (p *cleanPass) frame(f *stream.Frame) (stream.Frame, error) {
 	if b.Count() == 0 {
 		return *f, nil
 	}
-	if p.log.hidesKeys(b) {
-		p.opaque = true
-		p.res.Kept += int64(b.Count())
-		return *f, nil
+	if b.Attributes()&record.AttrUncleanable != 0 || p.log.hidesKeys(b) {
+		return p.whole(f, b), nil
 	}
 	done, tombstones := kafkabatch.Cleaned{}, int64(0)
 	v, err := p.log.kafkaOf(b)
@@ -159,17 +157,15 @@ func (p *cleanPass) frame(f *stream.Frame) (stream.Frame, error) {
 	}
 	if err != nil && undecodable(err) {
 		p.log.poisoned(b, err)
-		p.opaque = true
-		p.res.Kept += int64(b.Count())
-		return *f, nil
+		return p.whole(f, b), nil
 	}
 	if err != nil {
 		return stream.Frame{}, fmt.Errorf("batch at %d: %w", b.BaseOffset(), err)
 	}
 	if len(done.Batch) > cleanFrameMax { // its codec did worse than the client's
-		p.opaque = true
-		p.res.Kept += int64(b.Count())
-		return *f, nil
+		marked := *f
+		marked.Bytes = b.WithAttributes(record.AttrUncleanable)
+		return p.whole(&marked, b), nil
 	}
 	p.res.Kept += int64(done.Count)
 	p.res.Removed += int64(b.Count() - done.Count)
@@ -181,6 +177,15 @@ func (p *cleanPass) frame(f *stream.Frame) (stream.Frame, error) {
 		return *f, nil
 	}
 	return sealCleaned(f, b, &done), nil
+}
+
+// whole passes a batch on as it is. What is superseded in it stays, so tombstones behind
+// it stay too. Later cleanings must do the same, as their maps do not have what superseded
+// it: they see why by the batch itself.
+func (p *cleanPass) whole(f *stream.Frame, b record.Batch) stream.Frame {
+	p.opaque = true
+	p.res.Kept += int64(b.Count())
+	return *f
 }
 
 // cleanFrameMax is more than any batch that clients may send.
