@@ -120,7 +120,7 @@ func check(from, to schema.Type, path string) error {
 	}
 	for i, f := range to.Fields {
 		inner := path + "." + f.Name
-		at := fieldIn(from, to, i)
+		at := FieldIn(from, to, i)
 		if at < 0 {
 			if f.Type.NotNull {
 				return fmt.Errorf("%w column %q: it is NOT NULL and absent from the older version", mink.ErrInvalid, inner)
@@ -134,9 +134,9 @@ func check(from, to schema.Type, path string) error {
 	return nil
 }
 
-// fieldIn finds the field of from that field i of to continues, -1 when none. The
+// FieldIn finds the field of from that field i of to continues, -1 when none. The
 // fields of ARRAY and MAP continue each other by place.
-func fieldIn(from, to schema.Type, i int) int {
+func FieldIn(from, to schema.Type, i int) int {
 	if to.Kind != schema.Row {
 		return i
 	}
@@ -154,7 +154,7 @@ func unchanged(from, to schema.Type) bool {
 		return false
 	}
 	for i := range to.Fields {
-		if fieldIn(from, to, i) != i || !unchanged(from.Fields[i].Type, to.Fields[i].Type) {
+		if FieldIn(from, to, i) != i || !unchanged(from.Fields[i].Type, to.Fields[i].Type) {
 			return false
 		}
 	}
@@ -225,7 +225,7 @@ func (m mapper) list(arr arrow.Array, offsets []int32, values arrow.Array, to sc
 }
 
 func (m mapper) row(arr *array.Struct, from, to schema.Type, path string) (arrow.Array, error) {
-	return m.fields(arr, from, to, to.Arrow(), path, func(i int) int { return fieldIn(from, to, i) })
+	return m.fields(arr, from, to, to.Arrow(), path, func(i int) int { return FieldIn(from, to, i) })
 }
 
 // fields rebuilds a struct; find gives the position in from of field i of to.
