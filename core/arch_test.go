@@ -89,7 +89,7 @@ var proving = []string{
 var doors = map[string][]string{
 	"github.com/jackc/pgx":                {"core/metalog/sqllog"},
 	"modernc.org/sqlite":                  {"core/metalog/sqllog"},
-	"github.com/cockroachdb/pebble":       {"core/tablet"},
+	"github.com/cockroachdb/pebble":       {"core/tablet/kv"},
 	"github.com/apache/iceberg-go":        {"core/lake"},
 	"github.com/twmb/franz-go":            {"core/kafka", "cmd/mink"},
 	"github.com/prometheus/client_golang": {"core/ops"},
