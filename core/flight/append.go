@@ -43,6 +43,9 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 			return ctx.Err()
 		}
 	}
+	if c.Put != nil {
+		return fmt.Errorf("command descriptor: put: %w", mink.ErrUnsupported)
+	}
 	if c.Append != nil {
 		return s.appendBucket(ctx, c.Append, m.DataHeader, in, stream.Send)
 	}

@@ -2,6 +2,7 @@ package flight
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -26,6 +27,9 @@ type Backend interface {
 	// Log is the open log of a bucket that this node leads. Errors:
 	// *mink.NotLeaderError, mink.ErrUnavailable while it opens, mink.ErrNotExist.
 	Log(mink.BucketRef) (Log, error)
+	// KV is the open store of a primary-key bucket that this node leads; it is opened
+	// when it is not, which ctx bounds. Errors as of Log.
+	KV(context.Context, mink.BucketRef) (KV, error)
 
 	CreateDatabase(ctx context.Context, name string, ifNotExists bool) error
 	DropDatabase(ctx context.Context, name string, ifExists, cascade bool) error
@@ -71,6 +75,48 @@ type Log interface {
 type Pending interface {
 	Done() <-chan struct{} // closed once the outcome is known
 	Result() (tablet.AppendResult, error)
+}
+
+// KV is the part of a KV tablet that the listener uses. Columns are named by field
+// id: rows come with them in that order, under the table's current schema, whose
+// field ids the Arrow fields carry (schema.MetaFieldID); one that was dropped
+// meanwhile is mink.ErrUnavailable. Keys are keyenc bytes of the primary key without
+// the partition's columns. Safe for concurrent use.
+type KV interface {
+	// Put hands a batch over; an error means that nothing of it was applied.
+	Put(ctx context.Context, p KVPut) (Pending, error)
+	// Lookup answers the rows of the keys that have one, in the order of the keys, and
+	// which those are.
+	Lookup(ctx context.Context, keys [][]byte, columns []mink.FieldID) (rows arrow.RecordBatch, found []bool, err error)
+	Count(ctx context.Context) (int64, error)
+	// View is the rows as of one moment. Close it.
+	View() (KVView, error)
+}
+
+// KVView is what KV.View answers. Not for concurrent use.
+type KVView interface {
+	// Offset is the first offset of the changelog that is not in the view.
+	Offset() mink.Offset
+	// Scan answers the rows with keys in [lo, hi), in their order, in batches of at most
+	// rowsMax rows and about bytesMax bytes; nil bounds are none. The consumer releases
+	// the batches.
+	Scan(ctx context.Context, lo, hi []byte, columns []mink.FieldID, rowsMax, bytesMax int) iter.Seq2[arrow.RecordBatch, error]
+	Close() error
+}
+
+// KVPut is one batch of upserts and deletes. Metadata and Body are the two halves of
+// one IPC record-batch message and are not kept. Count 0 with empty halves only
+// advances the writer.
+type KVPut struct {
+	SchemaID    mink.SchemaID
+	Columns     []mink.FieldID // targets: the message's columns, in its order; nil: all of SchemaID
+	Metadata    []byte
+	Body        []byte
+	Count       int32  // rows, must be the message's
+	Changes     []byte // mink.Change per row; nil: upserts
+	WriterID    mink.WriterID
+	WriterEpoch int16
+	Sequence    int32
 }
 
 type tabletLog struct{ *tablet.Log }

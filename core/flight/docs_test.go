@@ -80,7 +80,7 @@ func bodies(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	fset := token.NewFileSet()
-	for _, name := range []string{"api.go", "actions.go"} {
+	for _, name := range []string{"api.go", "kv.go", "actions.go"} {
 		f, err := parser.ParseFile(fset, filepath.Join("..", "..", "sdk", "api", name), nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)

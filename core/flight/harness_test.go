@@ -75,6 +75,10 @@ func (b *backend) Log(ref mink.BucketRef) (flight.Log, error) {
 	return flight.FromTablet(l), nil
 }
 
+func (b *backend) KV(_ context.Context, ref mink.BucketRef) (flight.KV, error) {
+	return nil, fmt.Errorf("bucket %s: %w", ref, mink.ErrUnsupported)
+}
+
 func (b *backend) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

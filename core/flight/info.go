@@ -84,8 +84,8 @@ func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*fli
 
 func (s *service) readCommand(d *flight.FlightDescriptor) (api.Command, *cluster.Table, error) {
 	c, t, err := command(s.backend.View(), d)
-	if err == nil && c.Append != nil {
-		err = fmt.Errorf("%w: command descriptor: append belongs to DoPut", mink.ErrInvalid)
+	if err == nil && (c.Append != nil || c.Put != nil) {
+		err = fmt.Errorf("%w: command descriptor: append and put belong to DoPut", mink.ErrInvalid)
 	}
 	return c, t, err
 }

@@ -2,6 +2,7 @@ package flight
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -81,13 +82,17 @@ func command(view *cluster.State, d *flight.FlightDescriptor) (api.Command, *clu
 	default:
 		return c, nil, fmt.Errorf("%w: a descriptor is a path [database, table] or a command in JSON", mink.ErrInvalid)
 	}
-	if c.Append != nil {
-		if c.Table != "" || c.Mode != "" || len(c.Columns) > 0 || c.From != "" || len(c.Partition) > 0 || c.Filter != "" {
-			return c, nil, fmt.Errorf("%w: command descriptor: append stands alone", mink.ErrInvalid)
+	if c.Append != nil || c.Put != nil {
+		rest := c
+		rest.Append, rest.Put = nil, nil
+		if c.Append != nil && c.Put != nil || !reflect.ValueOf(rest).IsZero() {
+			return c, nil, fmt.Errorf("%w: command descriptor: append and put stand alone", mink.ErrInvalid)
 		}
 		return c, nil, nil
 	}
 	switch {
+	case c.Delete || c.Meta:
+		return c, nil, fmt.Errorf("command descriptor: delete and meta: %w", mink.ErrUnsupported)
 	case c.Table == "":
 		return c, nil, fmt.Errorf(`%w: command descriptor: field "table" is missing, want {"table":"database.table"}`, mink.ErrInvalid)
 	case c.Filter != "":

@@ -23,6 +23,9 @@ func scanOf(body []byte) (*api.Scan, error) {
 	if t.Scan == nil {
 		return nil, fmt.Errorf(`%w: ticket: want {"scan":{"bucket":{...},"from":0}}`, mink.ErrInvalid)
 	}
+	if t.Scan.Meta {
+		return nil, fmt.Errorf("ticket: meta: %w", mink.ErrUnsupported)
+	}
 	return t.Scan, nil
 }
 

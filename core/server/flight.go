@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"time"
@@ -48,6 +49,11 @@ func (b flightBackend) Log(ref mink.BucketRef) (flight.Log, error) {
 		return nil, err
 	}
 	return flight.FromTablet(l), nil
+}
+
+// KV implements flight.Backend.
+func (b flightBackend) KV(_ context.Context, ref mink.BucketRef) (flight.KV, error) {
+	return nil, fmt.Errorf("bucket %s: primary-key tables: %w", ref, mink.ErrUnsupported)
 }
 
 func (b flightBackend) CreateDatabase(ctx context.Context, name string, ifNotExists bool) error {

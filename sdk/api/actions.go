@@ -22,6 +22,9 @@ const (
 	ActionListPartitions  = "list_partitions"  // Named (table) -> Partitions
 	ActionInitWriter      = "init_writer"      // {} -> Writer
 	ActionListOffsets     = "list_offsets"     // ListOffsets -> Offsets
+	ActionLookup          = "lookup"           // Lookup -> LookupRows
+	ActionPrefixLookup    = "prefix_lookup"    // PrefixLookup -> PrefixRows
+	ActionCount           = "count"            // CountRequest -> Counts
 	ActionCommitProducer  = "commit_producer"  // Producer -> Producer
 	ActionGetProducer     = "get_producer"     // Named -> Producer; NOT_FOUND when unknown or expired
 	ActionDescribeCluster = "describe_cluster" // {} -> Cluster

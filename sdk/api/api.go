@@ -24,11 +24,15 @@ const (
 // Command is the CMD descriptor of GetFlightInfo and DoPut.
 //
 // GetFlightInfo:  {"table":"db.t","mode":"log","columns":["a"],"from":"earliest"}
-// DoPut:          {"append":{...}} (one bucket) or {"table":"db.t"} (table-addressed, as a path is)
+// DoPut:          {"table":"db.t"} (table-addressed, as a path is), {"append":{...}} or {"put":{...}} (one bucket)
 type Command struct {
-	Table   string   `json:"table,omitempty"`   // "database.table"
-	Mode    string   `json:"mode,omitempty"`    // log (default); snapshot, union, lake are not supported yet
-	Columns []string `json:"columns,omitempty"` // projection by name; empty: all
+	Table string `json:"table,omitempty"` // "database.table"
+	// Mode of a read: "log", which a log table has when none is named, or "snapshot", which
+	// a primary-key table has; union, lake are not supported yet.
+	Mode string `json:"mode,omitempty"`
+	// Columns by name; absent: all. Of a put into a primary-key table the targets: the
+	// columns that it sets; absent: those that the stream has. Others stay as they are.
+	Columns []string `json:"columns,omitempty"`
 	// From is where a log read starts: "earliest" (default), "latest", an offset,
 	// or a timestamp (RFC 3339, or milliseconds with the suffix "ms").
 	From string `json:"from,omitempty"`
@@ -36,12 +40,20 @@ type Command struct {
 	Partition []string `json:"partition,omitempty"`
 	// Filter is reserved: a non-empty one is refused as unsupported.
 	Filter string `json:"filter,omitempty"`
+	// Meta of a log read adds the columns __change, __offset and __timestamp, for
+	// clients that do not look at app_metadata.
+	Meta bool `json:"meta,omitempty"`
+	// Delete of a put into a primary-key table removes the rows with the keys that are
+	// sent; other columns than the key's are passed over. With columns it sets those
+	// to null, and removes a row when no column beside the key is left.
+	Delete bool `json:"delete,omitempty"`
 
 	Append *Append `json:"append,omitempty"`
+	Put    *Put    `json:"put,omitempty"`
 }
 
 // Append addresses one bucket's log for pipelined, idempotent appends: the
-// descriptor of a native DoPut.
+// descriptor of a native DoPut into a log table.
 type Append struct {
 	Bucket      mink.BucketRef `json:"bucket"`
 	SchemaID    mink.SchemaID  `json:"schema_id"`              // version that the stream's Arrow schema is
@@ -49,7 +61,7 @@ type Append struct {
 	WriterEpoch int16          `json:"writer_epoch,omitempty"` // of the writer id
 }
 
-// AppendMetadata is the app_metadata of each batch of a native DoPut.
+// AppendMetadata is the app_metadata of each batch of a native DoPut with append.
 type AppendMetadata struct {
 	// Sequence numbers the batches of a writer in one bucket from 0; 2^31-1 is
 	// followed by 0. Required when the stream has a writer id.
@@ -59,7 +71,7 @@ type AppendMetadata struct {
 // AppendResult is the app_metadata of each PutResult of a native DoPut, in the
 // order of the batches.
 type AppendResult struct {
-	First           mink.Offset `json:"first_offset"` // -1: a duplicate that is older than the server remembers
+	First           mink.Offset `json:"first_offset"` // -1: a put that changed nothing, or a duplicate that is older than the server remembers
 	Last            mink.Offset `json:"last_offset"`
 	CommitTimestamp int64       `json:"commit_timestamp"` // ms
 	Duplicated      bool        `json:"duplicated,omitempty"`
@@ -86,10 +98,12 @@ type BucketResult struct {
 }
 
 // Ticket is what DoGet takes; GetFlightInfo hands them out and clients may
-// build their own. As the CMD descriptor of DoExchange's first message it is a
-// tail: the scan goes on for ever.
+// build their own: one of its members.
 type Ticket struct {
-	Scan *Scan `json:"scan,omitempty"`
+	Scan     *Scan      `json:"scan,omitempty"`
+	Snapshot *Snapshot  `json:"snapshot,omitempty"`
+	Range    *KeyRange  `json:"range,omitempty"`
+	Prefix   *KeyPrefix `json:"prefix,omitempty"`
 }
 
 // Scan reads one bucket's log from From up to Until, or to the high watermark
@@ -104,6 +118,8 @@ type Scan struct {
 	Raw bool `json:"raw,omitempty"`
 	// Limit ends the scan after so many rows; 0: none.
 	Limit int64 `json:"limit,omitempty"`
+	// Meta adds the columns __change, __offset and __timestamp.
+	Meta bool `json:"meta,omitempty"`
 
 	// Tail only: answer when MinBytes wait or MaxWaitMs passed; follow for ever.
 	MinBytes  int64 `json:"min_bytes,omitempty"`
@@ -120,6 +136,9 @@ type BatchMetadata struct {
 	CommitTimestamp int64         `json:"commit_timestamp"` // ms
 	SchemaID        mink.SchemaID `json:"schema_id"`        // version the batch was written under
 	HighWatermark   mink.Offset   `json:"high_watermark"`
+	// Changes has a byte per row of the batch: 0 +A, 1 +I, 2 -U, 3 +U, 4 -D. Absent: +A,
+	// as in a log table.
+	Changes []byte `json:"changes,omitempty"`
 	// Quarantined is set when [Base, Last] could not be decoded, or holds records
 	// that are no rows of the table, and was skipped.
 	Quarantined string `json:"quarantined,omitempty"`
