@@ -34,6 +34,7 @@ var rank = map[string]int{
 	"core/schema":             1,
 	"core/stream/object":      1,
 	"core/stream/plan":        1,
+	"core/tablet/kv/kvplan":   1,
 	"core/cluster/clusterpb":  1,
 	"core/cluster":            2,
 	"core/kafka/group":        2,
@@ -103,7 +104,7 @@ var doors = map[string][]string{
 
 // pure lists what formats and brains may not import: nothing that can block or
 // that differs from run to run.
-var pureRanks = []string{"core/record", "core/record/row", "core/schema", "core/stream/object", "core/stream/plan", "core/cluster", "core/kafka/group"}
+var pureRanks = []string{"core/record", "core/record/row", "core/schema", "core/stream/object", "core/stream/plan", "core/tablet/kv/kvplan", "core/cluster", "core/kafka/group"}
 
 var impure = []string{"net", "net/http", "os", "log", "log/slog", "sync", "math/rand", "math/rand/v2", "crypto/rand"}
 

@@ -178,6 +178,12 @@ func (t *txn) dispatch(c *clusterpb.Command) *clusterpb.Result {
 		return t.expireGroups(k.ExpireGroups)
 	case *clusterpb.Command_SetIncarnation:
 		return t.setIncarnation(k.SetIncarnation)
+	case *clusterpb.Command_CommitKvSnapshot:
+		return t.commitKVSnapshot(k.CommitKvSnapshot)
+	case *clusterpb.Command_ForgetKvFiles:
+		return t.forgetKVFiles(k.ForgetKvFiles)
+	case *clusterpb.Command_LeaseAutoIncrement:
+		return t.leaseAutoIncrement(k.LeaseAutoIncrement)
 	}
 	return invalid("the command is empty")
 }

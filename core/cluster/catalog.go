@@ -150,6 +150,7 @@ func (t *txn) removeTable(table *Table) {
 		t.removePartition(p)
 	}
 	t.s.tables.del(table.ID)
+	t.s.autoIncrement.del(table.ID)
 	t.s.tableNames.del(tableKey(table.Descriptor.Database, table.Descriptor.Table))
 	t.s.tableUUIDs.del(string(table.UUID[:]))
 }

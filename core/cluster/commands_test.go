@@ -34,12 +34,14 @@ func createTableCmd(d *schema.Descriptor, uuid byte) *clusterpb.Command {
 		Descriptor_: d.Encode(), Uuid: append(make([]byte, 15), uuid)}}}
 }
 
-// descriptor makes "a INT, b STRING" with the given keys.
+// descriptor makes "a INT, b STRING" with the given keys, and with a primary key
+// "n INT", which counts by itself.
 func descriptor(database, table string, buckets int32, primary, partitioned bool) *schema.Descriptor {
 	d := &schema.Descriptor{Database: database, Table: table, BucketCount: buckets, Schema: schema.Schema{Columns: []schema.Column{
 		{Name: "a", Type: schema.MustParseType("INT")}, {Name: "b", Type: schema.MustParseType("STRING")}}}}
 	if primary {
 		d.PrimaryKey = []string{"a", "b"}
+		d.Schema.Columns = append(d.Schema.Columns, schema.Column{Name: "n", Type: schema.MustParseType("INT"), AutoIncrement: true})
 	}
 	if partitioned {
 		d.PartitionKeys = []string{"b"}
@@ -75,6 +77,9 @@ func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	}
 	if m.chance(9) {
 		return m.group(v, n)
+	}
+	if m.chance(10) {
+		return m.primaryKey(v, n)
 	}
 	switch x := m.r.IntN(100); {
 	case x < 26:
@@ -313,7 +318,7 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 
 var simDescriptors = func() (list []*schema.Descriptor) {
 	for i, name := range []string{"t1", "t2", "t3", "t4"} {
-		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), descriptor("d2", name, 2, false, i == 3))
+		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), descriptor("d2", name, 2, i == 2, i == 3))
 	}
 	return list
 }()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -69,8 +70,20 @@ func (d *decoder) body(r *clusterpb.Record) (int, error) {
 		return 11, d.group(k.Group)
 	case *clusterpb.Record_GroupOffsets:
 		return 12, d.groupOffsets(k.GroupOffsets)
+	case *clusterpb.Record_KvBucket:
+		return 13, d.kvBucket(k.KvBucket)
+	case *clusterpb.Record_KvSnapshot:
+		return 14, d.kvSnapshot(k.KvSnapshot)
+	case *clusterpb.Record_DestroyedKvFile:
+		f, err := kvFileOf(k.DestroyedKvFile.GetFile())
+		return 15, insertSet(&d.t.s.kvDestroyed, &kvplan.Destroyed{
+			BucketFile:  kvplan.BucketFile{Bucket: bucketRefOf(k.DestroyedKvFile.GetBucket()), File: f},
+			DestroyedMs: k.DestroyedKvFile.GetDestroyedMs(), Index: k.DestroyedKvFile.GetIndex(),
+		}, err)
+	case *clusterpb.Record_AutoIncrement:
+		return 16, insertMap(&d.t.s.autoIncrement, mink.TableID(k.AutoIncrement.GetTable()), k.AutoIncrement.GetNext())
 	case *clusterpb.Record_Dedup:
-		return 13, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
+		return 17, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
 	}
 	return 0, fmt.Errorf("record of an unknown kind: %w", mink.ErrUnsupported)
 }

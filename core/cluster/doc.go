@@ -1,6 +1,6 @@
 // Package cluster is the replicated state machine of the metadata: nodes and
 // their write-ahead logs, streams and objects, the catalog, leadership, writer
-// ids, the offsets of producers and of consumer groups.
+// ids, snapshots of primary-key buckets, the offsets of producers and of consumer groups.
 //
 //	log entry (index, time, Batch) --Apply--> State' + one Result per command
 //	          State --EncodeSnapshot--> records --DecodeSnapshot--> State

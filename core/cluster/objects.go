@@ -129,12 +129,22 @@ func (t *txn) rewriteStream(c *clusterpb.RewriteStream) *clusterpb.Result {
 }
 
 // trimBound is how far a stream may be trimmed. A primary-key bucket is rebuilt
-// from its newest snapshot and the log behind it: without a snapshot, all of it.
+// from a snapshot and the log behind it. Each retained one must do, in case a newer
+// one is damaged; without any it takes the whole log.
 func (t *txn) trimBound(st *plan.Stream) mink.Offset {
-	if table, found := t.s.tables.get(st.Bucket.Table); found && len(table.Descriptor.PrimaryKey) > 0 {
-		return st.Start
+	limit := st.TrimLimit()
+	if t.s.faults.noKVBound {
+		return limit
 	}
-	return st.TrimLimit()
+	if table, found := t.s.tables.get(st.Bucket.Table); found && len(table.Descriptor.PrimaryKey) > 0 {
+		b, _ := t.s.kv.get(st.ID)
+		oldest, found := b.TrimBound()
+		if !found {
+			return st.Start
+		}
+		return min(limit, oldest)
+	}
+	return limit
 }
 
 // trimStreams raises starts, each clamped to what may be trimmed. Streams that

@@ -28,6 +28,7 @@ type sim struct {
 
 	answered map[[2]int64][]*clusterpb.Result // (epoch, counter) -> first answer
 	gone     map[plan.ObjectID]bool           // destroyed or forgotten: never named again
+	kv       kvModel
 	maxID    struct {
 		table     mink.TableID
 		partition mink.PartitionID
@@ -66,7 +67,7 @@ func newSim(seed uint64, f faults) *sim {
 	return &sim{
 		r: rand.New(rand.NewPCG(seed, 7)), s: s, answered: map[[2]int64][]*clusterpb.Result{},
 		gone: map[plan.ObjectID]bool{}, codes: map[clusterpb.Code]int{}, kinds: map[string]int{},
-		groups: newGroupModel(),
+		groups: newGroupModel(), kv: newKVModel(),
 	}
 }
 
@@ -156,7 +157,8 @@ func sameContent(a, b *State, dedup bool) bool {
 	ha.index, ha.timeMs, hb.index, hb.timeMs = 0, 0, 0, 0
 	return ha == hb && a.nodes == b.nodes && a.wals == b.wals && a.databases == b.databases && a.tables == b.tables &&
 		a.partitions == b.partitions && a.streams == b.streams && a.objects == b.objects && a.parked == b.parked &&
-		a.destroyed == b.destroyed && a.producers == b.producers && a.groups == b.groups && a.groupOffsets == b.groupOffsets && (!dedup || a.dedup == b.dedup)
+		a.destroyed == b.destroyed && a.producers == b.producers && a.groups == b.groups && a.groupOffsets == b.groupOffsets &&
+		a.kv == b.kv && a.kvDestroyed == b.kvDestroyed && a.autoIncrement == b.autoIncrement && (!dedup || a.dedup == b.dedup)
 }
 
 func (m *sim) judge(before, after *State, b *clusterpb.Batch, results []*clusterpb.Result) error {
@@ -249,6 +251,9 @@ func (m *sim) compare(before, after *State, b *clusterpb.Batch, results []*clust
 		return err
 	}
 	if err := m.groups.compare(before, after, b, results); err != nil {
+		return err
+	}
+	if err := m.kv.compare(before, after, b, results); err != nil {
 		return err
 	}
 	for o := range after.Objects() {
@@ -412,6 +417,7 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"dedup": {noDedup: true}, "seal": {noSealCheck: true}, "recover once": {recoverTwice: true}, "parking": {noParking: true},
 		"leader fence": {noLeadFence: true}, "sources": {noSources: true},
 		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
+		"KV fence": {noKVFence: true}, "KV reuse": {noKVReuse: true}, "KV prune": {pruneNamed: true}, "KV end": {noKVEnd: true}, "KV trim bound": {noKVBound: true},
 	} {
 		found := false
 		for seed := uint64(0); seed < 20 && !found; seed++ {

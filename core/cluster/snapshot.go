@@ -51,6 +51,7 @@ func (s *State) EncodeSnapshot(yield func(record []byte) error) error {
 	for name := range s.groups.all() {
 		e.groupOffsets(s, name)
 	}
+	e.primaryKey(s)
 	for epoch, d := range s.dedup.all() {
 		e.put(&clusterpb.Record{Kind: &clusterpb.Record_Dedup{Dedup: &clusterpb.Dedup{Epoch: int64(epoch), Counter: d.counter, Results: d.results}}})
 	}
@@ -87,6 +88,10 @@ func (e *encoder) header(s *State) {
 		s.objects.len() + s.parked.len() + s.destroyed.len() + s.producers.len() + s.dedup.len() + s.groups.len()
 	for g := range s.Groups() {
 		records += (g.Offsets + groupOffsetsPerRecord - 1) / groupOffsetsPerRecord
+	}
+	records += s.kv.len() + s.kvDestroyed.len() + s.autoIncrement.len()
+	for _, b := range s.kv.all() {
+		records += len(b.Snapshots)
 	}
 	e.put(&clusterpb.Record{Kind: &clusterpb.Record_Header{Header: &clusterpb.Header{
 		Version: SnapshotVersion, Index: s.index, TimeMs: s.timeMs, FeatureLevel: s.featureLevel, Incarnation: s.incarnation,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -51,7 +52,7 @@ func unframed(data []byte) iter.Seq2[[]byte, error] {
 // smallState has something of every kind.
 func smallState(t testing.TB) *State {
 	for seed := uint64(1); ; seed++ {
-		m, err := runSim(seed, faults{}, 400)
+		m, err := runSim(seed, faults{}, 600)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +61,7 @@ func smallState(t testing.TB) *State {
 		for _, w := range s.wals.all() {
 			lost = lost || len(w.lost) > 0
 		}
-		if s.streams.len() > 2 && s.parked.len() > 0 && s.destroyed.len() > 0 && s.producers.len() > 0 && s.groupOffsets.len() > 0 && s.dedup.len() > 0 && lost {
+		if s.kv.len() > 0 && s.kvDestroyed.len() > 0 && s.autoIncrement.len() > 0 && s.streams.len() > 2 && s.parked.len() > 0 && s.destroyed.len() > 0 && s.producers.len() > 0 && s.groupOffsets.len() > 0 && s.dedup.len() > 0 && lost {
 			return s
 		}
 	}
@@ -68,13 +69,13 @@ func smallState(t testing.TB) *State {
 
 // A file that an earlier build wrote must be read and written the same.
 func TestGoldenSnapshot(t *testing.T) {
-	const newest = "testdata/snapshot-v1-groups.golden"
+	const newest = "testdata/snapshot-v1-kv.golden"
 	if *golden {
 		if err := os.WriteFile(newest, framed(snapshot(smallState(t))), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, file := range []string{"testdata/snapshot-v1.golden", newest} {
+	for _, file := range []string{"testdata/snapshot-v1.golden", "testdata/snapshot-v1-groups.golden", newest} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -140,6 +141,19 @@ func TestCheckSees(t *testing.T) {
 			st = x
 		}
 	}
+	firstKV := func() (mink.StreamID, kvplan.Bucket) {
+		for id, b := range base.KVBuckets() {
+			return id, *b
+		}
+		t.Fatal("none")
+		return 0, kvplan.Bucket{}
+	}
+	changeKV := func(s *State, change func(*kvplan.Bucket)) {
+		id, b := firstKV()
+		b.Snapshots = slices.Clone(b.Snapshots)
+		change(&b)
+		s.kv.set(id, &b)
+	}
 	first := func(set *pset[*plan.Object]) *plan.Object {
 		for o := range set.all() {
 			return o
@@ -169,6 +183,35 @@ func TestCheckSees(t *testing.T) {
 			for name := range s.tableNames.all() {
 				s.tableNames.del(name)
 				return
+			}
+		},
+		"KV file retained and destroyed": func(s *State) {
+			id, b := firstKV()
+			st, _ := s.Stream(id)
+			s.kvDestroyed.set(&kvplan.Destroyed{BucketFile: kvplan.BucketFile{Bucket: st.Bucket, File: b.Snapshots[0].Files[0]}})
+		},
+		"KV file destroyed in the future": func(s *State) {
+			for d := range base.DestroyedKV() {
+				d.Index = s.index + 1
+				s.kvDestroyed.set(&d)
+			}
+		},
+		"KV snapshot ahead of the log": func(s *State) {
+			changeKV(s, func(b *kvplan.Bucket) { b.Snapshots[len(b.Snapshots)-1].Offset = 1 << 40 })
+		},
+		"KV snapshot behind the log":   func(s *State) { changeKV(s, func(b *kvplan.Bucket) { b.Snapshots[0].Offset = -1 }) },
+		"KV snapshot of a later epoch": func(s *State) { changeKV(s, func(b *kvplan.Bucket) { b.Epoch = 1 << 30 }) },
+		"KV snapshots out of order": func(s *State) {
+			changeKV(s, func(b *kvplan.Bucket) { b.Snapshots = append(b.Snapshots, b.Snapshots[0]) })
+		},
+		"KV file number never given out": func(s *State) {
+			changeKV(s, func(b *kvplan.Bucket) { b.Snapshots[0].Files[0].Epoch = b.Epoch; b.Number = 0 })
+		},
+		"KV snapshots of no stream": func(s *State) { _, b := firstKV(); s.kv.set(1<<40, &b) },
+		"numbers of no table":       func(s *State) { s.autoIncrement.set(1<<40, 2) },
+		"numbers past the type": func(s *State) {
+			for id := range base.autoIncrement.all() {
+				s.autoIncrement.set(id, 1<<40)
 			}
 		},
 		"two live epochs": func(s *State) {

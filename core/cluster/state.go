@@ -8,6 +8,7 @@ import (
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -184,6 +185,10 @@ type State struct {
 	groupOffsets pset[*groupOffset]
 	groupsOf     pset[bucketGroup] // the same, seen from the bucket
 
+	kv            pmap[mink.StreamID, *kvplan.Bucket] // of streams with a snapshot
+	kvDestroyed   pset[*kvplan.Destroyed]
+	autoIncrement pmap[mink.TableID, int64] // the next number, once one was given out
+
 	dedup pmap[mink.NodeEpoch, *dedupEntry]
 
 	faults faults
@@ -200,6 +205,11 @@ type faults struct {
 	noLeadFence  bool // a former leader rewrites a stream
 	noSources    bool // a rewrite of ranges that are not there any more is applied
 	noMoveCheck  bool // a coordinator's memory of a group outlives its coordination
+	noKVFence    bool // a former leader commits a KV snapshot or leases numbers
+	noKVReuse    bool // a KV snapshot may name files that were given up
+	pruneNamed   bool // pruning a KV snapshot destroys files that a retained one names
+	noKVEnd      bool // a KV snapshot may be ahead of the stream's committed end
+	noKVBound    bool // a primary-key bucket is trimmed like a log table's
 }
 
 // NewState is the state before the first log entry.
@@ -231,6 +241,10 @@ func NewState() *State {
 		groupOffsets: newPset(lessGroupOffset),
 		groupsOf:     newPset(lessBucketGroup),
 
+		kv:            newPmap[mink.StreamID, *kvplan.Bucket](),
+		kvDestroyed:   newPset(func(a, b *kvplan.Destroyed) bool { return a.Compare(b.BucketFile) < 0 }),
+		autoIncrement: newPmap[mink.TableID, int64](),
+
 		dedup: newPmap[mink.NodeEpoch, *dedupEntry](),
 	}
 }
@@ -244,6 +258,7 @@ func (s *State) freeze() {
 	s.objects.fresh, s.parked.fresh, s.destroyed.fresh, s.refs.fresh = false, false, false, false
 	s.producers.fresh, s.dedup.fresh = false, false
 	s.groups.fresh, s.groupOffsets.fresh, s.groupsOf.fresh = false, false, false
+	s.kv.fresh, s.kvDestroyed.fresh, s.autoIncrement.fresh = false, false, false
 }
 
 func compareID(a, b plan.ObjectID) int {

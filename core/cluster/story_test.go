@@ -18,6 +18,7 @@ import (
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -35,6 +36,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the stories give now into 
 //	time MS                       moves the metadata clock
 //	coordinator GROUP             who coordinates the consumer group
 //	reload                        goes on from the state's own snapshot
+//	kv-orphan KEY                 whether the sweep may remove the file
 //
 // A place in an object is written sso1:STREAM@LEADER[START,END), with * behind
 // it when the object has the stream's checkpoint at END; e5/wal0 is an object of
@@ -124,6 +126,9 @@ func (st *story) run(line string) string {
 	case head == "coordinator":
 		node, epoch, found := st.s.GroupCoordinator(args[0])
 		return fmt.Sprintf("node %d epoch %d %v\n", node, epoch, found)
+	case head == "kv-orphan":
+		f, ok := kvplan.ParseKey(args[0])
+		return fmt.Sprintf("key=%v orphan=%v\n", ok, st.s.KVOrphan(f))
 	case head == "time":
 		st.timeMs = st.num(args[0])
 	case head == "reload":
@@ -309,6 +314,9 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 			Table: st.num(args[0]), Partition: st.num(args[1]), IfExists: st.flag(args, "if-exists")}}}
 	case "empty":
 		return &clusterpb.Command{}
+	}
+	if c := st.primaryKeyCommand(verb, args); c != nil {
+		return c
 	}
 	return st.groupCommand(verb, args)
 }
@@ -505,6 +513,7 @@ func dump(s *State) []string {
 	for d := range s.Destroyed() {
 		add("destroyed %s at index %d", idText(d.Object.ID), d.Index)
 	}
+	out = append(out, dumpPrimaryKey(s)...)
 	for g := range s.Groups() {
 		add("group %s type=%q occupied=%v emptied=%d moved=%d offsets=%d", g.Name, g.ProtocolType, g.Occupied, g.EmptiedMs, g.MovedIndex, g.Offsets)
 		for b, o := range s.GroupOffsets(g.Name) {

@@ -340,9 +340,13 @@ func DeleteGroupsCommand(groups []string) *clusterpb.Command {
 func DeleteGroupOffsetsCommand(group string, buckets []mink.BucketRef) *clusterpb.Command {
 	c := &clusterpb.DeleteGroupOffsets{Group: group, Buckets: make([]*clusterpb.BucketRef, len(buckets))}
 	for i, b := range buckets {
-		c.Buckets[i] = &clusterpb.BucketRef{Table: int64(b.Table), Partition: int64(b.Partition), Bucket: b.Index}
+		c.Buckets[i] = bucketRefPB(b)
 	}
 	return &clusterpb.Command{Kind: &clusterpb.Command_DeleteGroupOffsets{DeleteGroupOffsets: c}}
+}
+
+func bucketRefPB(b mink.BucketRef) *clusterpb.BucketRef {
+	return &clusterpb.BucketRef{Table: int64(b.Table), Partition: int64(b.Partition), Bucket: b.Index}
 }
 
 func bucketRefOf(b *clusterpb.BucketRef) mink.BucketRef {

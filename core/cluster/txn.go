@@ -52,6 +52,7 @@ func (t *txn) dropStream(id mink.StreamID) {
 		return
 	}
 	t.moveRefs(id, old, &plan.Stream{})
+	t.dropKV(old)
 	t.s.byOwner.del(owned{old.Owner.NodeEpoch, id})
 	t.s.streams.del(id)
 }

@@ -202,6 +202,9 @@ type Command struct {
 	//	*Command_DeleteGroupOffsets
 	//	*Command_ExpireGroups
 	//	*Command_SetIncarnation
+	//	*Command_CommitKvSnapshot
+	//	*Command_ForgetKvFiles
+	//	*Command_LeaseAutoIncrement
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -505,6 +508,33 @@ func (x *Command) GetSetIncarnation() *SetIncarnation {
 	return nil
 }
 
+func (x *Command) GetCommitKvSnapshot() *CommitKVSnapshot {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_CommitKvSnapshot); ok {
+			return x.CommitKvSnapshot
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetForgetKvFiles() *ForgetKVFiles {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_ForgetKvFiles); ok {
+			return x.ForgetKvFiles
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetLeaseAutoIncrement() *LeaseAutoIncrement {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_LeaseAutoIncrement); ok {
+			return x.LeaseAutoIncrement
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -625,6 +655,18 @@ type Command_SetIncarnation struct {
 	SetIncarnation *SetIncarnation `protobuf:"bytes,50,opt,name=set_incarnation,json=setIncarnation,proto3,oneof"`
 }
 
+type Command_CommitKvSnapshot struct {
+	CommitKvSnapshot *CommitKVSnapshot `protobuf:"bytes,60,opt,name=commit_kv_snapshot,json=commitKvSnapshot,proto3,oneof"`
+}
+
+type Command_ForgetKvFiles struct {
+	ForgetKvFiles *ForgetKVFiles `protobuf:"bytes,61,opt,name=forget_kv_files,json=forgetKvFiles,proto3,oneof"`
+}
+
+type Command_LeaseAutoIncrement struct {
+	LeaseAutoIncrement *LeaseAutoIncrement `protobuf:"bytes,62,opt,name=lease_auto_increment,json=leaseAutoIncrement,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Kind() {}
 
 func (*Command_SealNode) isCommand_Kind() {}
@@ -682,6 +724,12 @@ func (*Command_DeleteGroupOffsets) isCommand_Kind() {}
 func (*Command_ExpireGroups) isCommand_Kind() {}
 
 func (*Command_SetIncarnation) isCommand_Kind() {}
+
+func (*Command_CommitKvSnapshot) isCommand_Kind() {}
+
+func (*Command_ForgetKvFiles) isCommand_Kind() {}
+
+func (*Command_LeaseAutoIncrement) isCommand_Kind() {}
 
 // The verdict on one command, the same on every node.
 type Result struct {
@@ -3337,6 +3385,337 @@ func (x *SetIncarnation) GetIncarnation() uint64 {
 	return 0
 }
 
+// The leader of a primary-key bucket has uploaded its store as of an offset. The
+// first file describes the snapshot and is new. id is the snapshot's; the same
+// snapshot again gets the same answer while it is retained.
+type CommitKVSnapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,2,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // the first one that the store does not have; <= the stream's end
+	Rows          int64                  `protobuf:"zigzag64,4,opt,name=rows,proto3" json:"rows,omitempty"`   // -1: not known
+	Files         []*KVFile              `protobuf:"bytes,5,rep,name=files,proto3" json:"files,omitempty"`
+	Retain        int32                  `protobuf:"varint,6,opt,name=retain,proto3" json:"retain,omitempty"` // how many snapshots of the bucket are kept
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitKVSnapshot) Reset() {
+	*x = CommitKVSnapshot{}
+	mi := &file_cluster_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitKVSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitKVSnapshot) ProtoMessage() {}
+
+func (x *CommitKVSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitKVSnapshot.ProtoReflect.Descriptor instead.
+func (*CommitKVSnapshot) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *CommitKVSnapshot) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *CommitKVSnapshot) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *CommitKVSnapshot) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *CommitKVSnapshot) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *CommitKVSnapshot) GetFiles() []*KVFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *CommitKVSnapshot) GetRetain() int32 {
+	if x != nil {
+		return x.Retain
+	}
+	return 0
+}
+
+type KVFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	LeaderEpoch   int32                  `protobuf:"varint,1,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"` // that uploaded it
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                              // of the upload within the leader epoch
+	Nonce         uint64                 `protobuf:"fixed64,3,opt,name=nonce,proto3" json:"nonce,omitempty"`                               // of the uploading node's registration
+	Content       []byte                 `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`                             // 16 bytes
+	Size          int64                  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KVFile) Reset() {
+	*x = KVFile{}
+	mi := &file_cluster_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KVFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KVFile) ProtoMessage() {}
+
+func (x *KVFile) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KVFile.ProtoReflect.Descriptor instead.
+func (*KVFile) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *KVFile) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *KVFile) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *KVFile) GetNonce() uint64 {
+	if x != nil {
+		return x.Nonce
+	}
+	return 0
+}
+
+func (x *KVFile) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *KVFile) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// Drops destroyed files whose bytes are deleted.
+type ForgetKVFiles struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []*KVFileRef           `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"` // those that are not known are skipped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetKVFiles) Reset() {
+	*x = ForgetKVFiles{}
+	mi := &file_cluster_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetKVFiles) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetKVFiles) ProtoMessage() {}
+
+func (x *ForgetKVFiles) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetKVFiles.ProtoReflect.Descriptor instead.
+func (*ForgetKVFiles) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ForgetKVFiles) GetFiles() []*KVFileRef {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type KVFileRef struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bucket        *BucketRef             `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,2,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KVFileRef) Reset() {
+	*x = KVFileRef{}
+	mi := &file_cluster_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KVFileRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KVFileRef) ProtoMessage() {}
+
+func (x *KVFileRef) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KVFileRef.ProtoReflect.Descriptor instead.
+func (*KVFileRef) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *KVFileRef) GetBucket() *BucketRef {
+	if x != nil {
+		return x.Bucket
+	}
+	return nil
+}
+
+func (x *KVFileRef) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *KVFileRef) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+// Gives the leader of a bucket numbers for its table's auto-increment column: ids
+// are the first and the last one, which are never given out again. They are fewer
+// than count only when the column's type has no more.
+type LeaseAutoIncrement struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,2,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	Count         int32                  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseAutoIncrement) Reset() {
+	*x = LeaseAutoIncrement{}
+	mi := &file_cluster_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseAutoIncrement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseAutoIncrement) ProtoMessage() {}
+
+func (x *LeaseAutoIncrement) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseAutoIncrement.ProtoReflect.Descriptor instead.
+func (*LeaseAutoIncrement) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *LeaseAutoIncrement) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *LeaseAutoIncrement) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *LeaseAutoIncrement) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // A snapshot is a sequence of Record messages, length-delimited, cut into parts
 // by the metadata log; deterministic: ordered by kind, then key.
 type Record struct {
@@ -3357,6 +3736,10 @@ type Record struct {
 	//	*Record_Parked
 	//	*Record_Group
 	//	*Record_GroupOffsets
+	//	*Record_KvBucket
+	//	*Record_KvSnapshot
+	//	*Record_DestroyedKvFile
+	//	*Record_AutoIncrement
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3364,7 +3747,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3376,7 +3759,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3389,7 +3772,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -3525,6 +3908,42 @@ func (x *Record) GetGroupOffsets() *GroupOffsets {
 	return nil
 }
 
+func (x *Record) GetKvBucket() *KVBucket {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_KvBucket); ok {
+			return x.KvBucket
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetKvSnapshot() *KVSnapshot {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_KvSnapshot); ok {
+			return x.KvSnapshot
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetDestroyedKvFile() *DestroyedKVFile {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_DestroyedKvFile); ok {
+			return x.DestroyedKvFile
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetAutoIncrement() *AutoIncrement {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_AutoIncrement); ok {
+			return x.AutoIncrement
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -3585,6 +4004,22 @@ type Record_GroupOffsets struct {
 	GroupOffsets *GroupOffsets `protobuf:"bytes,14,opt,name=group_offsets,json=groupOffsets,proto3,oneof"`
 }
 
+type Record_KvBucket struct {
+	KvBucket *KVBucket `protobuf:"bytes,15,opt,name=kv_bucket,json=kvBucket,proto3,oneof"` // buckets, their snapshots, destroyed files, auto-increment: between group_offsets and dedup
+}
+
+type Record_KvSnapshot struct {
+	KvSnapshot *KVSnapshot `protobuf:"bytes,16,opt,name=kv_snapshot,json=kvSnapshot,proto3,oneof"`
+}
+
+type Record_DestroyedKvFile struct {
+	DestroyedKvFile *DestroyedKVFile `protobuf:"bytes,17,opt,name=destroyed_kv_file,json=destroyedKvFile,proto3,oneof"`
+}
+
+type Record_AutoIncrement struct {
+	AutoIncrement *AutoIncrement `protobuf:"bytes,18,opt,name=auto_increment,json=autoIncrement,proto3,oneof"`
+}
+
 func (*Record_Header) isRecord_Kind() {}
 
 func (*Record_Node) isRecord_Kind() {}
@@ -3613,6 +4048,14 @@ func (*Record_Group) isRecord_Kind() {}
 
 func (*Record_GroupOffsets) isRecord_Kind() {}
 
+func (*Record_KvBucket) isRecord_Kind() {}
+
+func (*Record_KvSnapshot) isRecord_Kind() {}
+
+func (*Record_DestroyedKvFile) isRecord_Kind() {}
+
+func (*Record_AutoIncrement) isRecord_Kind() {}
+
 type Header struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Version             uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -3637,7 +4080,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3649,7 +4092,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3662,7 +4105,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -3795,7 +4238,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3807,7 +4250,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3820,7 +4263,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Node) GetNode() int32 {
@@ -3910,7 +4353,7 @@ type WALState struct {
 
 func (x *WALState) Reset() {
 	*x = WALState{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3922,7 +4365,7 @@ func (x *WALState) String() string {
 func (*WALState) ProtoMessage() {}
 
 func (x *WALState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3935,7 +4378,7 @@ func (x *WALState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WALState.ProtoReflect.Descriptor instead.
 func (*WALState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WALState) GetId() *WALID {
@@ -4011,7 +4454,7 @@ type LostSlot struct {
 
 func (x *LostSlot) Reset() {
 	*x = LostSlot{}
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4023,7 +4466,7 @@ func (x *LostSlot) String() string {
 func (*LostSlot) ProtoMessage() {}
 
 func (x *LostSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4036,7 +4479,7 @@ func (x *LostSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
 func (*LostSlot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{47}
+	return file_cluster_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *LostSlot) GetSlot() uint64 {
@@ -4064,7 +4507,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4076,7 +4519,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4089,7 +4532,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{48}
+	return file_cluster_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Database) GetName() string {
@@ -4127,7 +4570,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4582,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4595,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{49}
+	return file_cluster_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Table) GetId() int64 {
@@ -4212,7 +4655,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4667,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4680,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{50}
+	return file_cluster_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Partition) GetId() int64 {
@@ -4313,7 +4756,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4325,7 +4768,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4338,7 +4781,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{51}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Stream) GetId() int64 {
@@ -4464,7 +4907,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4476,7 +4919,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4489,7 +4932,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{52}
+	return file_cluster_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -4524,7 +4967,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4536,7 +4979,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4549,7 +4992,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{53}
+	return file_cluster_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -4586,7 +5029,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4598,7 +5041,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4611,7 +5054,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{54}
+	return file_cluster_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Producer) GetName() string {
@@ -4662,7 +5105,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4674,7 +5117,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4687,7 +5130,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{55}
+	return file_cluster_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Group) GetName() string {
@@ -4736,7 +5179,7 @@ type GroupOffsets struct {
 
 func (x *GroupOffsets) Reset() {
 	*x = GroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4748,7 +5191,7 @@ func (x *GroupOffsets) String() string {
 func (*GroupOffsets) ProtoMessage() {}
 
 func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4761,7 +5204,7 @@ func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
 func (*GroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{56}
+	return file_cluster_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GroupOffsets) GetGroup() string {
@@ -4778,6 +5221,286 @@ func (x *GroupOffsets) GetOffsets() []*GroupOffset {
 	return nil
 }
 
+type KVBucket struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,2,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"` // of the last commit
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`                              // the highest that it has named
+	LastId        int64                  `protobuf:"varint,4,opt,name=last_id,json=lastId,proto3" json:"last_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KVBucket) Reset() {
+	*x = KVBucket{}
+	mi := &file_cluster_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KVBucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KVBucket) ProtoMessage() {}
+
+func (x *KVBucket) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KVBucket.ProtoReflect.Descriptor instead.
+func (*KVBucket) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *KVBucket) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *KVBucket) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *KVBucket) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *KVBucket) GetLastId() int64 {
+	if x != nil {
+		return x.LastId
+	}
+	return 0
+}
+
+type KVSnapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Id            int64                  `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	Offset        int64                  `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	Rows          int64                  `protobuf:"zigzag64,5,opt,name=rows,proto3" json:"rows,omitempty"`
+	CommittedMs   int64                  `protobuf:"varint,6,opt,name=committed_ms,json=committedMs,proto3" json:"committed_ms,omitempty"`
+	Files         []*KVFile              `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KVSnapshot) Reset() {
+	*x = KVSnapshot{}
+	mi := &file_cluster_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KVSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KVSnapshot) ProtoMessage() {}
+
+func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KVSnapshot.ProtoReflect.Descriptor instead.
+func (*KVSnapshot) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *KVSnapshot) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *KVSnapshot) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *KVSnapshot) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *KVSnapshot) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *KVSnapshot) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *KVSnapshot) GetCommittedMs() int64 {
+	if x != nil {
+		return x.CommittedMs
+	}
+	return 0
+}
+
+func (x *KVSnapshot) GetFiles() []*KVFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type DestroyedKVFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bucket        *BucketRef             `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	File          *KVFile                `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	DestroyedMs   int64                  `protobuf:"varint,3,opt,name=destroyed_ms,json=destroyedMs,proto3" json:"destroyed_ms,omitempty"`
+	Index         uint64                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DestroyedKVFile) Reset() {
+	*x = DestroyedKVFile{}
+	mi := &file_cluster_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DestroyedKVFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DestroyedKVFile) ProtoMessage() {}
+
+func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DestroyedKVFile.ProtoReflect.Descriptor instead.
+func (*DestroyedKVFile) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *DestroyedKVFile) GetBucket() *BucketRef {
+	if x != nil {
+		return x.Bucket
+	}
+	return nil
+}
+
+func (x *DestroyedKVFile) GetFile() *KVFile {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *DestroyedKVFile) GetDestroyedMs() int64 {
+	if x != nil {
+		return x.DestroyedMs
+	}
+	return 0
+}
+
+func (x *DestroyedKVFile) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type AutoIncrement struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Next          int64                  `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoIncrement) Reset() {
+	*x = AutoIncrement{}
+	mi := &file_cluster_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoIncrement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoIncrement) ProtoMessage() {}
+
+func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoIncrement.ProtoReflect.Descriptor instead.
+func (*AutoIncrement) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *AutoIncrement) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *AutoIncrement) GetNext() int64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
 type Dedup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -4789,7 +5512,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4801,7 +5524,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4814,7 +5537,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{57}
+	return file_cluster_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -4848,7 +5571,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x12#\n" +
 	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\x12%\n" +
 	"\x0ewriter_version\x18\x04 \x01(\tR\rwriterVersion\x124\n" +
-	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xc7\x10\n" +
+	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xbd\x12\n" +
 	"\aCommand\x12D\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1d.mink.cluster.v1.RegisterNodeH\x00R\fregisterNode\x128\n" +
 	"\tseal_node\x18\x02 \x01(\v2\x19.mink.cluster.v1.SealNodeH\x00R\bsealNode\x12>\n" +
@@ -4885,7 +5608,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\rdelete_groups\x18, \x01(\v2\x1d.mink.cluster.v1.DeleteGroupsH\x00R\fdeleteGroups\x12W\n" +
 	"\x14delete_group_offsets\x18- \x01(\v2#.mink.cluster.v1.DeleteGroupOffsetsH\x00R\x12deleteGroupOffsets\x12D\n" +
 	"\rexpire_groups\x18. \x01(\v2\x1d.mink.cluster.v1.ExpireGroupsH\x00R\fexpireGroups\x12J\n" +
-	"\x0fset_incarnation\x182 \x01(\v2\x1f.mink.cluster.v1.SetIncarnationH\x00R\x0esetIncarnationB\x06\n" +
+	"\x0fset_incarnation\x182 \x01(\v2\x1f.mink.cluster.v1.SetIncarnationH\x00R\x0esetIncarnation\x12Q\n" +
+	"\x12commit_kv_snapshot\x18< \x01(\v2!.mink.cluster.v1.CommitKVSnapshotH\x00R\x10commitKvSnapshot\x12H\n" +
+	"\x0fforget_kv_files\x18= \x01(\v2\x1e.mink.cluster.v1.ForgetKVFilesH\x00R\rforgetKvFiles\x12W\n" +
+	"\x14lease_auto_increment\x18> \x01(\v2#.mink.cluster.v1.LeaseAutoIncrementH\x00R\x12leaseAutoIncrementB\x06\n" +
 	"\x04kind\"\x9e\x01\n" +
 	"\x06Result\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.mink.cluster.v1.CodeR\x04code\x12\x18\n" +
@@ -5082,7 +5808,30 @@ const file_cluster_proto_rawDesc = "" +
 	"\tbefore_ms\x18\x01 \x01(\x03R\bbeforeMs\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\x05R\x03max\"2\n" +
 	"\x0eSetIncarnation\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\"\xfe\x05\n" +
+	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\"\xc0\x01\n" +
+	"\x10CommitKVSnapshot\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
+	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04rows\x18\x04 \x01(\x12R\x04rows\x12-\n" +
+	"\x05files\x18\x05 \x03(\v2\x17.mink.cluster.v1.KVFileR\x05files\x12\x16\n" +
+	"\x06retain\x18\x06 \x01(\x05R\x06retain\"\x87\x01\n" +
+	"\x06KVFile\x12!\n" +
+	"\fleader_epoch\x18\x01 \x01(\x05R\vleaderEpoch\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12\x18\n" +
+	"\acontent\x18\x04 \x01(\fR\acontent\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x03R\x04size\"A\n" +
+	"\rForgetKVFiles\x120\n" +
+	"\x05files\x18\x01 \x03(\v2\x1a.mink.cluster.v1.KVFileRefR\x05files\"z\n" +
+	"\tKVFileRef\x122\n" +
+	"\x06bucket\x18\x01 \x01(\v2\x1a.mink.cluster.v1.BucketRefR\x06bucket\x12!\n" +
+	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"e\n" +
+	"\x12LeaseAutoIncrement\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
+	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\x91\b\n" +
 	"\x06Record\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x17.mink.cluster.v1.HeaderH\x00R\x06header\x12+\n" +
 	"\x04node\x18\x02 \x01(\v2\x15.mink.cluster.v1.NodeH\x00R\x04node\x12-\n" +
@@ -5098,7 +5847,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05dedup\x18\v \x01(\v2\x16.mink.cluster.v1.DedupH\x00R\x05dedup\x121\n" +
 	"\x06parked\x18\f \x01(\v2\x17.mink.cluster.v1.ObjectH\x00R\x06parked\x12.\n" +
 	"\x05group\x18\r \x01(\v2\x16.mink.cluster.v1.GroupH\x00R\x05group\x12D\n" +
-	"\rgroup_offsets\x18\x0e \x01(\v2\x1d.mink.cluster.v1.GroupOffsetsH\x00R\fgroupOffsetsB\x06\n" +
+	"\rgroup_offsets\x18\x0e \x01(\v2\x1d.mink.cluster.v1.GroupOffsetsH\x00R\fgroupOffsets\x128\n" +
+	"\tkv_bucket\x18\x0f \x01(\v2\x19.mink.cluster.v1.KVBucketH\x00R\bkvBucket\x12>\n" +
+	"\vkv_snapshot\x18\x10 \x01(\v2\x1b.mink.cluster.v1.KVSnapshotH\x00R\n" +
+	"kvSnapshot\x12N\n" +
+	"\x11destroyed_kv_file\x18\x11 \x01(\v2 .mink.cluster.v1.DestroyedKVFileH\x00R\x0fdestroyedKvFile\x12G\n" +
+	"\x0eauto_increment\x18\x12 \x01(\v2\x1e.mink.cluster.v1.AutoIncrementH\x00R\rautoIncrementB\x06\n" +
 	"\x04kind\"\x91\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
@@ -5221,7 +5975,29 @@ const file_cluster_proto_rawDesc = "" +
 	"movedIndex\"\\\n" +
 	"\fGroupOffsets\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x126\n" +
-	"\aoffsets\x18\x02 \x03(\v2\x1c.mink.cluster.v1.GroupOffsetR\aoffsets\"j\n" +
+	"\aoffsets\x18\x02 \x03(\v2\x1c.mink.cluster.v1.GroupOffsetR\aoffsets\"v\n" +
+	"\bKVBucket\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
+	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x17\n" +
+	"\alast_id\x18\x04 \x01(\x03R\x06lastId\"\xd5\x01\n" +
+	"\n" +
+	"KVSnapshot\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x03R\x02id\x12!\n" +
+	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04rows\x18\x05 \x01(\x12R\x04rows\x12!\n" +
+	"\fcommitted_ms\x18\x06 \x01(\x03R\vcommittedMs\x12-\n" +
+	"\x05files\x18\a \x03(\v2\x17.mink.cluster.v1.KVFileR\x05files\"\xab\x01\n" +
+	"\x0fDestroyedKVFile\x122\n" +
+	"\x06bucket\x18\x01 \x01(\v2\x1a.mink.cluster.v1.BucketRefR\x06bucket\x12+\n" +
+	"\x04file\x18\x02 \x01(\v2\x17.mink.cluster.v1.KVFileR\x04file\x12!\n" +
+	"\fdestroyed_ms\x18\x03 \x01(\x03R\vdestroyedMs\x12\x14\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"9\n" +
+	"\rAutoIncrement\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x03R\x04next\"j\n" +
 	"\x05Dedup\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x18\n" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x121\n" +
@@ -5251,7 +6027,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -5297,21 +6073,30 @@ var file_cluster_proto_goTypes = []any{
 	(*BucketRef)(nil),             // 41: mink.cluster.v1.BucketRef
 	(*ExpireGroups)(nil),          // 42: mink.cluster.v1.ExpireGroups
 	(*SetIncarnation)(nil),        // 43: mink.cluster.v1.SetIncarnation
-	(*Record)(nil),                // 44: mink.cluster.v1.Record
-	(*Header)(nil),                // 45: mink.cluster.v1.Header
-	(*Node)(nil),                  // 46: mink.cluster.v1.Node
-	(*WALState)(nil),              // 47: mink.cluster.v1.WALState
-	(*LostSlot)(nil),              // 48: mink.cluster.v1.LostSlot
-	(*Database)(nil),              // 49: mink.cluster.v1.Database
-	(*Table)(nil),                 // 50: mink.cluster.v1.Table
-	(*Partition)(nil),             // 51: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 52: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 53: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 54: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 55: mink.cluster.v1.Producer
-	(*Group)(nil),                 // 56: mink.cluster.v1.Group
-	(*GroupOffsets)(nil),          // 57: mink.cluster.v1.GroupOffsets
-	(*Dedup)(nil),                 // 58: mink.cluster.v1.Dedup
+	(*CommitKVSnapshot)(nil),      // 44: mink.cluster.v1.CommitKVSnapshot
+	(*KVFile)(nil),                // 45: mink.cluster.v1.KVFile
+	(*ForgetKVFiles)(nil),         // 46: mink.cluster.v1.ForgetKVFiles
+	(*KVFileRef)(nil),             // 47: mink.cluster.v1.KVFileRef
+	(*LeaseAutoIncrement)(nil),    // 48: mink.cluster.v1.LeaseAutoIncrement
+	(*Record)(nil),                // 49: mink.cluster.v1.Record
+	(*Header)(nil),                // 50: mink.cluster.v1.Header
+	(*Node)(nil),                  // 51: mink.cluster.v1.Node
+	(*WALState)(nil),              // 52: mink.cluster.v1.WALState
+	(*LostSlot)(nil),              // 53: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 54: mink.cluster.v1.Database
+	(*Table)(nil),                 // 55: mink.cluster.v1.Table
+	(*Partition)(nil),             // 56: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 57: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 58: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 59: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 60: mink.cluster.v1.Producer
+	(*Group)(nil),                 // 61: mink.cluster.v1.Group
+	(*GroupOffsets)(nil),          // 62: mink.cluster.v1.GroupOffsets
+	(*KVBucket)(nil),              // 63: mink.cluster.v1.KVBucket
+	(*KVSnapshot)(nil),            // 64: mink.cluster.v1.KVSnapshot
+	(*DestroyedKVFile)(nil),       // 65: mink.cluster.v1.DestroyedKVFile
+	(*AutoIncrement)(nil),         // 66: mink.cluster.v1.AutoIncrement
+	(*Dedup)(nil),                 // 67: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,  // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
@@ -5344,65 +6129,78 @@ var file_cluster_proto_depIdxs = []int32{
 	40, // 27: mink.cluster.v1.Command.delete_group_offsets:type_name -> mink.cluster.v1.DeleteGroupOffsets
 	42, // 28: mink.cluster.v1.Command.expire_groups:type_name -> mink.cluster.v1.ExpireGroups
 	43, // 29: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
-	0,  // 30: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
-	3,  // 31: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
-	9,  // 32: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
-	8,  // 33: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
-	10, // 34: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 35: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 36: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
-	9,  // 37: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
-	10, // 38: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 39: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 40: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
-	53, // 41: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
-	10, // 42: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
-	11, // 43: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
-	8,  // 44: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
-	10, // 45: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
-	11, // 46: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
-	8,  // 47: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
-	10, // 48: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
-	11, // 49: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
-	18, // 50: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
-	9,  // 51: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
-	8,  // 52: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
-	21, // 53: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
-	31, // 54: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
-	34, // 55: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
-	37, // 56: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
-	38, // 57: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
-	41, // 58: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
-	45, // 59: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	46, // 60: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	47, // 61: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	49, // 62: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	50, // 63: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	51, // 64: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	52, // 65: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10, // 66: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	54, // 67: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	55, // 68: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	58, // 69: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	10, // 70: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
-	56, // 71: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
-	57, // 72: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
-	8,  // 73: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	48, // 74: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	21, // 75: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	53, // 76: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	21, // 77: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,  // 78: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,  // 79: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10, // 80: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	34, // 81: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	38, // 82: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
-	3,  // 83: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	84, // [84:84] is the sub-list for method output_type
-	84, // [84:84] is the sub-list for method input_type
-	84, // [84:84] is the sub-list for extension type_name
-	84, // [84:84] is the sub-list for extension extendee
-	0,  // [0:84] is the sub-list for field type_name
+	44, // 30: mink.cluster.v1.Command.commit_kv_snapshot:type_name -> mink.cluster.v1.CommitKVSnapshot
+	46, // 31: mink.cluster.v1.Command.forget_kv_files:type_name -> mink.cluster.v1.ForgetKVFiles
+	48, // 32: mink.cluster.v1.Command.lease_auto_increment:type_name -> mink.cluster.v1.LeaseAutoIncrement
+	0,  // 33: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
+	3,  // 34: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
+	9,  // 35: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
+	8,  // 36: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
+	10, // 37: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 38: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 39: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
+	9,  // 40: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
+	10, // 41: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
+	11, // 42: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
+	8,  // 43: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
+	58, // 44: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
+	10, // 45: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
+	11, // 46: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
+	8,  // 47: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
+	10, // 48: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
+	11, // 49: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
+	8,  // 50: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
+	10, // 51: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
+	11, // 52: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
+	18, // 53: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
+	9,  // 54: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
+	8,  // 55: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
+	21, // 56: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
+	31, // 57: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
+	34, // 58: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
+	37, // 59: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
+	38, // 60: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
+	41, // 61: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
+	45, // 62: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	47, // 63: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
+	41, // 64: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
+	50, // 65: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	51, // 66: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	52, // 67: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	54, // 68: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	55, // 69: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	56, // 70: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	57, // 71: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10, // 72: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	59, // 73: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	60, // 74: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	67, // 75: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	10, // 76: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	61, // 77: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
+	62, // 78: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
+	63, // 79: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
+	64, // 80: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
+	65, // 81: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
+	66, // 82: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
+	8,  // 83: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	53, // 84: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	21, // 85: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	58, // 86: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	21, // 87: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,  // 88: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,  // 89: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10, // 90: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	34, // 91: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	38, // 92: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	45, // 93: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	41, // 94: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
+	45, // 95: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
+	3,  // 96: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	97, // [97:97] is the sub-list for method output_type
+	97, // [97:97] is the sub-list for method input_type
+	97, // [97:97] is the sub-list for extension type_name
+	97, // [97:97] is the sub-list for extension extendee
+	0,  // [0:97] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -5440,8 +6238,11 @@ func file_cluster_proto_init() {
 		(*Command_DeleteGroupOffsets)(nil),
 		(*Command_ExpireGroups)(nil),
 		(*Command_SetIncarnation)(nil),
+		(*Command_CommitKvSnapshot)(nil),
+		(*Command_ForgetKvFiles)(nil),
+		(*Command_LeaseAutoIncrement)(nil),
 	}
-	file_cluster_proto_msgTypes[43].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[48].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Node)(nil),
 		(*Record_Wal)(nil),
@@ -5456,6 +6257,10 @@ func file_cluster_proto_init() {
 		(*Record_Parked)(nil),
 		(*Record_Group)(nil),
 		(*Record_GroupOffsets)(nil),
+		(*Record_KvBucket)(nil),
+		(*Record_KvSnapshot)(nil),
+		(*Record_DestroyedKvFile)(nil),
+		(*Record_AutoIncrement)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5463,7 +6268,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   58,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
