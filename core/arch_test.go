@@ -31,6 +31,7 @@ var rank = map[string]int{
 	"sdk/api":                 1,
 	"core/record":             1,
 	"core/record/row":         1,
+	"core/record/merge":       1,
 	"core/schema":             1,
 	"core/stream/object":      1,
 	"core/stream/plan":        1,
@@ -71,6 +72,7 @@ var rank = map[string]int{
 var sideways = map[string][]string{
 	"sdk/internal/wire":   {"sdk/sink"},
 	"core/record/row":     {"core/schema"},
+	"core/record/merge":   {"core/schema", "core/record/row"},
 	"core/stream/object":  {"core/stream/plan"},
 	"core/metalog/memlog": {"core/metalog"},
 	"core/metalog/sqllog": {"core/metalog"},
@@ -83,7 +85,7 @@ var sideways = map[string][]string{
 var proving = []string{
 	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
 	"sdk/host/hosttest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
-	"core/stream/streamtest", "core/stream/plan/plantest", "core/schema/evolve/evolvetest", "plugins/cloudtest",
+	"core/stream/streamtest", "core/stream/plan/plantest", "core/schema/evolve/evolvetest", "core/record/merge/mergetest", "plugins/cloudtest",
 }
 
 // doors lists, for each heavy dependency, the only packages that may import it.
@@ -104,7 +106,7 @@ var doors = map[string][]string{
 
 // pure lists what formats and brains may not import: nothing that can block or
 // that differs from run to run.
-var pureRanks = []string{"core/record", "core/record/row", "core/schema", "core/stream/object", "core/stream/plan", "core/tablet/kv/kvplan", "core/cluster", "core/kafka/group"}
+var pureRanks = []string{"core/record", "core/record/row", "core/record/merge", "core/schema", "core/stream/object", "core/stream/plan", "core/tablet/kv/kvplan", "core/cluster", "core/kafka/group"}
 
 var impure = []string{"net", "net/http", "os", "log", "log/slog", "sync", "math/rand", "math/rand/v2", "crypto/rand"}
 

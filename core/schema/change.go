@@ -165,7 +165,7 @@ func (d *Descriptor) validateAltered() error {
 }
 
 func (c Column) equal(o Column) bool {
-	if c.ID != o.ID || c.Name != o.Name || c.Comment != o.Comment || c.AutoIncrement != o.AutoIncrement || !c.Type.Equal(o.Type) {
+	if c.ID != o.ID || c.Name != o.Name || c.Comment != o.Comment || c.AutoIncrement != o.AutoIncrement || c.Aggregate != o.Aggregate || !c.Type.Equal(o.Type) {
 		return false
 	}
 	return slices.Equal(nestedIDs(c.Type), nestedIDs(o.Type))
@@ -267,6 +267,9 @@ func (d *Descriptor) dropColumn(i int) error {
 	if use := d.keyUse(name); use != "" {
 		return columnError(name, "it is in the %s and cannot be dropped", use)
 	}
+	if d.Options[optionMergeEngine] == versionedPrefix+name {
+		return columnError(name, "it is the version column (%s = %s) and cannot be dropped", optionMergeEngine, d.Options[optionMergeEngine])
+	}
 	if len(d.Schema.Columns) == 1 {
 		return columnError(name, "it is the table's only column and cannot be dropped")
 	}
@@ -290,6 +293,9 @@ func (d *Descriptor) renameColumn(i int, to string) error {
 	}
 	if d.Options["auto_partition.key"] == from {
 		d.Options["auto_partition.key"] = to
+	}
+	if d.Options[optionMergeEngine] == versionedPrefix+from {
+		d.Options[optionMergeEngine] = versionedPrefix + to
 	}
 	return nil
 }

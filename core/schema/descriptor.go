@@ -9,6 +9,7 @@ type Column struct {
 	Type          Type // with nullability and nested field ids
 	Comment       string
 	AutoIncrement bool
+	Aggregate     AggregateFunction // "": AggregateDefault, with merge_engine = aggregation
 }
 
 // Schema is one version of a table's columns. Treat it as immutable once

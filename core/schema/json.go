@@ -17,12 +17,13 @@ import (
 // columnJSON is a column's wire form. The type is its canonical text; the ids of
 // nested fields follow in the order in which the text names them.
 type columnJSON struct {
-	ID            mink.FieldID   `json:"id,omitempty"`
-	Name          string         `json:"name"`
-	Type          string         `json:"type"`
-	NestedIDs     []mink.FieldID `json:"nested_ids,omitempty"`
-	Comment       string         `json:"comment,omitempty"`
-	AutoIncrement bool           `json:"auto_increment,omitempty"`
+	ID            mink.FieldID      `json:"id,omitempty"`
+	Name          string            `json:"name"`
+	Type          string            `json:"type"`
+	NestedIDs     []mink.FieldID    `json:"nested_ids,omitempty"`
+	Comment       string            `json:"comment,omitempty"`
+	AutoIncrement bool              `json:"auto_increment,omitempty"`
+	Aggregate     AggregateFunction `json:"aggregate,omitempty"`
 }
 
 type schemaJSON struct {
@@ -32,7 +33,7 @@ type schemaJSON struct {
 
 // MarshalJSON writes {"id":1,"name":"a","type":"ARRAY<INT>","nested_ids":[2]}.
 func (c Column) MarshalJSON() ([]byte, error) {
-	w := columnJSON{ID: c.ID, Name: c.Name, Type: c.Type.String(), Comment: c.Comment, AutoIncrement: c.AutoIncrement}
+	w := columnJSON{ID: c.ID, Name: c.Name, Type: c.Type.String(), Comment: c.Comment, AutoIncrement: c.AutoIncrement, Aggregate: c.Aggregate}
 	any := false
 	eachField(c.Type, func(f *Field) {
 		w.NestedIDs = append(w.NestedIDs, f.ID)
@@ -68,7 +69,7 @@ func (c *Column) UnmarshalJSON(data []byte) error {
 			return fmt.Errorf("%w column %q: nested_ids must have one id for each field inside %s", mink.ErrInvalid, w.Name, t)
 		}
 	}
-	*c = Column{ID: w.ID, Name: w.Name, Type: t, Comment: w.Comment, AutoIncrement: w.AutoIncrement}
+	*c = Column{ID: w.ID, Name: w.Name, Type: t, Comment: w.Comment, AutoIncrement: w.AutoIncrement, Aggregate: w.Aggregate}
 	return nil
 }
 

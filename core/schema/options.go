@@ -65,6 +65,11 @@ type Options struct {
 	QuarantineBad   bool          // with KafkaJSON: records that do not fit the columns are taken and kept out of them
 	AutoPartition   AutoPartition
 
+	MergeEngine    MergeEngine
+	VersionColumn  string         // of Versioned; else ""
+	DeleteBehavior DeleteBehavior // DeleteDisable where the merge engine takes no deletes
+	WALImage       bool           // an update's old row is not in the changelog
+
 	Compact          bool          // records go that a later one of the same key supersedes
 	CompactOnly      bool          // and none by LogTTL and LogMaxBytes
 	DeleteRetention  time.Duration // how long a tombstone stays that a cleaning has met
@@ -298,6 +303,9 @@ func (o *Options) fill() error {
 	o.MinDirtyRatio = ratio
 	o.TimestampBefore = kafkaMillis(text("message.timestamp.before.max.ms"))
 	o.TimestampAfter = kafkaMillis(text("message.timestamp.after.max.ms"))
+	if mergeErr := o.fillMerge(); mergeErr != nil {
+		return mergeErr
+	}
 	o.AutoPartition = AutoPartition{
 		Key:       text("auto_partition.key"),
 		Unit:      TimeUnit(text("auto_partition.time_unit")),
@@ -339,6 +347,9 @@ func (d *Descriptor) checkOptions() error {
 		return err
 	}
 	if err := d.checkCompact(&o); err != nil {
+		return err
+	}
+	if err := d.checkMerge(&o); err != nil {
 		return err
 	}
 	return d.checkAutoPartition(o.AutoPartition)

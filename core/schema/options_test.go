@@ -81,7 +81,6 @@ func TestParseOptions(t *testing.T) {
 		{"lake", "true", "understood, but not built yet", mink.ErrUnsupported},
 		{"lake", "maybe", "it must be true or false", mink.ErrInvalid},
 		{"sinks", "a,b", "understood, but not built yet", mink.ErrUnsupported},
-		{"merge_engine", "first_row", "understood, but not built yet", mink.ErrUnsupported},
 		{"remote.storage.enable", "true", "understood, but not built yet", mink.ErrUnsupported},
 		{"retention.ms", "-2", "it must be a whole number, -1 or more", mink.ErrInvalid},
 	} {
