@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,17 +15,18 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/mink-project/mink/core/schema/routing"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
 // waiting is rows of one bucket that have no sequence yet.
 type waiting struct {
-	rows  arrow.RecordBatch
-	bytes int64
-	of    *Append
-	since time.Time
+	rows    arrow.RecordBatch
+	bytes   int64
+	to      *target
+	deletes bool // every row is a delete
+	of      *Append
+	since   time.Time
 }
 
 // sequenced is one batch with its sequence: its content never changes again,
@@ -32,17 +34,22 @@ type waiting struct {
 type sequenced struct {
 	sequence int32
 	rows     arrow.RecordBatch
+	to       *target
+	deletes  bool   // every row is one
+	changes  []byte // kind of each row, when some are deletes
 	of       []*Append
 	since    time.Time // when its first rows came
 }
 
 // appender sends one bucket's batches: at most InFlightMax on their way, in
 // order, on one stream at a time; after a broken stream everything that was not
-// acknowledged is sent again, in order, under its old sequence.
+// acknowledged is sent again, in order, under its old sequence. A batch for another
+// target than the stream's waits until all before it are acknowledged: then the
+// stream ends and the next one begins.
 //
 //	queue (no sequence) -> unacked (sequenced, sent or to be sent again) -> acknowledged
 type appender struct {
-	w    *Writer
+	w    *sender
 	ref  mink.BucketRef
 	kick chan struct{}
 
@@ -57,14 +64,14 @@ type appender struct {
 	writer  api.Writer // WriterID 0: take a fresh one before the next batch
 }
 
-func newAppender(w *Writer, ref mink.BucketRef) *appender {
+func newAppender(w *sender, ref mink.BucketRef) *appender {
 	return &appender{w: w, ref: ref, kick: make(chan struct{}, 1), writer: w.writer}
 }
 
-// push takes over the part's rows.
-func (p *appender) push(part routing.Part, a *Append) {
+// push takes over rows.
+func (p *appender) push(q waiting) {
 	p.mu.Lock()
-	p.mu.queue = append(p.mu.queue, waiting{rows: part.Rows, bytes: recordBytes(part.Rows), of: a, since: time.Now()})
+	p.mu.queue = append(p.mu.queue, q)
 	p.mu.Unlock()
 	select {
 	case p.kick <- struct{}{}:
@@ -177,13 +184,26 @@ func (p *appender) failAll(err error) {
 	}
 }
 
-// sequence takes rows off the queue into one batch of about BatchBytes.
+// nextTarget is the target of the batch that is to be sent next, nil: there is none.
+func (p *appender) nextTarget() *target {
+	if len(p.unacked) > 0 {
+		return p.unacked[0].to
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.mu.queue) == 0 {
+		return nil
+	}
+	return p.mu.queue[0].to
+}
+
+// sequence takes rows of one target off the queue into one batch of about BatchBytes.
 func (p *appender) sequence() (*sequenced, error) {
 	p.mu.Lock()
-	n, bytes := 0, int64(0)
+	n, size := 0, int64(0)
 	limit := min(p.w.cfg.BatchBytes, p.w.table.limit)
-	for n < len(p.mu.queue) && (n == 0 || bytes+p.mu.queue[n].bytes <= limit) {
-		bytes += p.mu.queue[n].bytes
+	for n < len(p.mu.queue) && (n == 0 || p.mu.queue[n].to == p.mu.queue[0].to && size+p.mu.queue[n].bytes <= limit) {
+		size += p.mu.queue[n].bytes
 		n++
 	}
 	taken := slices.Clone(p.mu.queue[:n])
@@ -197,7 +217,8 @@ func (p *appender) sequence() (*sequenced, error) {
 	for i, q := range taken {
 		recs[i], of[i] = q.rows, q.of
 	}
-	rows, err := join(p.w.cfg.Allocator, p.w.table.arrow, recs)
+	to := taken[0].to
+	rows, err := join(p.w.cfg.Allocator, to.arrow, recs)
 	for _, q := range taken {
 		q.rows.Release()
 	}
@@ -207,19 +228,44 @@ func (p *appender) sequence() (*sequenced, error) {
 		}
 		return nil, err
 	}
-	s := &sequenced{sequence: p.next, rows: rows, of: of, since: taken[0].since}
+	s := &sequenced{sequence: p.next, rows: rows, to: to, of: of, since: taken[0].since}
+	s.deletes, s.changes = kindsOf(taken)
 	if p.next++; p.next < 0 { // after 2^31-1 comes 0
 		p.next = 0
 	}
 	return s, nil
 }
 
-// session runs one DoPut stream until it breaks (error) or nothing is left to
-// send and its peer is idle for a while (nil).
+// kindsOf tells deletes from upserts: whether all rows are deletes, and when only
+// some are, which.
+func kindsOf(taken []waiting) (deletes bool, changes []byte) {
+	var rows, deleted int64
+	for _, q := range taken {
+		rows += q.rows.NumRows()
+		if q.deletes {
+			deleted += q.rows.NumRows()
+		}
+	}
+	if deleted == 0 || deleted == rows {
+		return deleted == rows, nil
+	}
+	changes = make([]byte, 0, rows)
+	for _, q := range taken {
+		change := mink.ChangeUpdateAfter
+		if q.deletes {
+			change = mink.ChangeDelete
+		}
+		changes = append(changes, bytes.Repeat([]byte{byte(change)}, int(q.rows.NumRows()))...)
+	}
+	return false, changes
+}
+
+// session runs one DoPut stream until it breaks (error), or another target is next
+// (nil).
 func (p *appender) session(ctx context.Context) (progress bool, err error) {
 	address := p.w.table.leader(p.ref)
 	if address == "" {
-		return false, fmt.Errorf("append to %s: bucket %d has no known leader: %w", p.w.table.name, p.ref.Index, mink.ErrUnavailable)
+		return false, fmt.Errorf("%s: bucket %d has no known leader: %w", p.what(), p.ref.Index, mink.ErrUnavailable)
 	}
 	conn, err := p.w.table.c.at(address)
 	if err != nil {
@@ -236,11 +282,10 @@ func (p *appender) session(ctx context.Context) (progress bool, err error) {
 	if err != nil {
 		return false, p.wrap(err)
 	}
-	out := flight.NewRecordWriter(put, ipc.WithSchema(p.w.table.arrow), ipc.WithAllocator(p.w.cfg.Allocator))
+	to := p.nextTarget()
+	out := flight.NewRecordWriter(put, ipc.WithSchema(to.arrow), ipc.WithAllocator(p.w.cfg.Allocator))
 	defer out.Close()
-	out.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Command{Append: &api.Append{
-		Bucket: p.ref, SchemaID: p.w.table.desc.Schema.ID, WriterID: p.writer.WriterID, WriterEpoch: p.writer.Epoch,
-	}})})
+	out.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(to.command(p.ref, p.writer))})
 
 	acks := make(chan api.AppendResult)
 	broken := make(chan error, 1)
@@ -252,14 +297,15 @@ func (p *appender) session(ctx context.Context) (progress bool, err error) {
 	}()
 	defer wg.Wait()
 	defer cancel()
-	return p.pump(ctx, out, acks, broken)
+	return p.pump(ctx, to, out, acks, broken)
 }
 
 // pump keeps the stream filled and takes acknowledgements.
-func (p *appender) pump(ctx context.Context, out *flight.Writer, acks <-chan api.AppendResult, broken <-chan error) (progress bool, err error) {
+func (p *appender) pump(ctx context.Context, to *target, out *flight.Writer, acks <-chan api.AppendResult, broken <-chan error) (progress bool, err error) {
 	sent := 0 // of unacked, on this stream
+	ended := false
 	for {
-		for sent < p.w.cfg.InFlightMax {
+		for !ended && sent < p.w.cfg.InFlightMax {
 			if sent == len(p.unacked) {
 				s, err := p.sequence()
 				if err != nil {
@@ -271,16 +317,30 @@ func (p *appender) pump(ctx context.Context, out *flight.Writer, acks <-chan api
 				p.unacked = append(p.unacked, s)
 			}
 			s := p.unacked[sent]
-			if err := out.WriteWithAppMetadata(s.rows, api.JSON(api.AppendMetadata{Sequence: s.sequence})); err != nil {
-				return progress, p.whyBroken(broken, err)
+			if s.to != to {
+				if sent == 0 {
+					return true, nil
+				}
+				break
 			}
-			sent++
+			err := out.WriteWithAppMetadata(s.rows, api.JSON(to.metadata(s)))
+			switch {
+			case errors.Is(err, io.EOF): // the node ended the stream: broken will say why, behind the last acks
+				ended = true
+			case err != nil:
+				return progress, p.wrap(err)
+			default:
+				sent++
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return progress, ctx.Err()
 		case <-p.kick:
 		case <-acks:
+			if sent == 0 {
+				return progress, fmt.Errorf("%s: the node acknowledged a batch that was not sent: %w", p.what(), mink.ErrCorrupt)
+			}
 			s := p.unacked[0]
 			p.unacked = slices.Delete(p.unacked, 0, 1)
 			sent--
@@ -295,25 +355,17 @@ func (p *appender) pump(ctx context.Context, out *flight.Writer, acks <-chan api
 	}
 }
 
-// whyBroken prefers the status that the node sent over the error of a write on
-// the stream that it ended.
-func (p *appender) whyBroken(broken <-chan error, err error) error {
-	select {
-	case why := <-broken:
-		return why
-	case <-time.After(time.Second):
-		return p.wrap(err)
-	}
-}
+func (p *appender) wrap(err error) error { return wrap(p.what(), err) }
 
-func (p *appender) wrap(err error) error { return wrap("append to "+p.w.table.name, err) }
+// what is done, for errors.
+func (p *appender) what() string { return p.w.verb + " " + p.w.table.name }
 
 // receiveAcks hands on each acknowledgement; it answers why the stream ended.
 func (p *appender) receiveAcks(ctx context.Context, put flight.FlightService_DoPutClient, acks chan<- api.AppendResult) error {
 	for {
 		r, err := put.Recv()
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("append to %s: the node ended the stream: %w", p.w.table.name, mink.ErrUnavailable)
+			return fmt.Errorf("%s: the node ended the stream: %w", p.what(), mink.ErrUnavailable)
 		}
 		if err != nil {
 			return p.wrap(err)

@@ -11,7 +11,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"go.uber.org/goleak"
 
-	"github.com/mink-project/mink/core/schema/routing"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -30,21 +29,21 @@ func TestAppendWithoutALeaderEnds(t *testing.T) {
 	s := arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.PrimitiveTypes.Int32}}, nil)
 	v := &tableView{c: c, name: "db.t", id: 1, arrow: s, limit: 1 << 20}
 	v.mu.partitions = map[string]api.Partition{"": {ID: 2, Buckets: []api.Bucket{{Bucket: mink.BucketRef{Table: 1, Partition: 2}}}}}
-	w := newWriter(context.Background(), v, DefaultWriter(), api.Writer{WriterID: 7})
+	w := senderOf(context.Background(), "append to", v, DefaultWriter(), api.Writer{WriterID: 7})
 	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
 	defer b.Release()
 	b.Field(0).(*array.Int32Builder).Append(1)
 	a := &Append{done: make(chan struct{}), parts: 1}
 	w.mu.Lock()
 	w.mu.pending[a] = struct{}{}
-	w.appenderLocked(mink.BucketRef{Table: 1, Partition: 2}).push(routing.Part{Rows: b.NewRecordBatch()}, a)
+	w.appenderLocked(mink.BucketRef{Table: 1, Partition: 2}).push(waiting{rows: b.NewRecordBatch(), to: appends(v), of: a, since: time.Now()})
 	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := a.Wait(ctx); !errors.Is(err, mink.ErrUnavailable) || ctx.Err() != nil {
 		t.Errorf("append without a leader: %v", err)
 	}
-	if err := w.Close(ctx); !errors.Is(err, mink.ErrUnavailable) {
+	if err := w.close(ctx); !errors.Is(err, mink.ErrUnavailable) {
 		t.Errorf("close: %v", err)
 	}
 }

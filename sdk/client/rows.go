@@ -1,14 +1,17 @@
 package client
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/compute"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/mink-project/mink/core/schema/routing"
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // recordBytes is about how much memory a batch holds.
@@ -157,4 +160,58 @@ func cutPart(out []routing.Part, p routing.Part, limit int64) ([]routing.Part, e
 	}
 	p.Rows.Retain()
 	return append(out, p), nil
+}
+
+// takeRows answers rows in another order.
+func takeRows(mem memory.Allocator, rec arrow.RecordBatch, order []int32) (arrow.RecordBatch, error) {
+	b := array.NewInt32Builder(mem)
+	defer b.Release()
+	b.AppendValues(order, nil)
+	indices := b.NewInt32Array()
+	defer indices.Release()
+	ctx := compute.WithAllocator(context.Background(), mem)
+	columns := make([]arrow.Array, 0, rec.NumCols())
+	defer func() {
+		for _, c := range columns {
+			c.Release()
+		}
+	}()
+	for i, c := range rec.Columns() {
+		taken, err := compute.TakeArrayOpts(ctx, c, indices, compute.TakeOptions{BoundsCheck: false})
+		if err != nil {
+			return nil, fmt.Errorf("put rows of column %q in order: %w", rec.ColumnName(i), err)
+		}
+		columns = append(columns, taken)
+	}
+	return array.NewRecordBatch(rec.Schema(), columns, int64(len(order))), nil
+}
+
+// emptyRows is a batch without rows.
+func emptyRows(s *arrow.Schema) arrow.RecordBatch {
+	b := array.NewRecordBuilder(memory.DefaultAllocator, s)
+	defer b.Release()
+	return b.NewRecordBatch()
+}
+
+// sameColumns refuses what does not have the names and layouts of the columns that
+// were asked for.
+func sameColumns(got, want *arrow.Schema) error {
+	same := got.NumFields() == want.NumFields()
+	for i := 0; same && i < want.NumFields(); i++ {
+		same = got.Field(i).Name == want.Field(i).Name && arrow.TypeEqual(got.Field(i).Type, want.Field(i).Type)
+	}
+	if !same {
+		return fmt.Errorf("the node answers %s, not the columns %s that were asked for: the table was altered, open it again: %w", got, want, mink.ErrConflict)
+	}
+	return nil
+}
+
+// relabel answers rec under a schema of the same columns: names of nested fields and
+// metadata may differ.
+func relabel(rec arrow.RecordBatch, want *arrow.Schema) (arrow.RecordBatch, error) {
+	from := make([]int, want.NumFields())
+	for i := range from {
+		from[i] = i
+	}
+	return project(memory.DefaultAllocator, rec, want, from)
 }

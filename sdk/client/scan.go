@@ -40,6 +40,15 @@ type Batch struct {
 	Record    arrow.RecordBatch
 }
 
+// Change is the kind of a row: mink.ChangeAppend in a log table; insert, update-before,
+// update-after or delete in the changelog of a primary-key table.
+func (b Batch) Change(row int) mink.Change {
+	if b.Meta.Changes == nil {
+		return mink.ChangeAppend
+	}
+	return mink.Change(b.Meta.Changes[row])
+}
+
 // cursor is where a reader stands in one bucket.
 type cursor struct {
 	bucket    api.Bucket
@@ -113,8 +122,13 @@ func (c *Client) scanBucket(ctx context.Context, v *tableView, cur *cursor, r Sc
 	return false, nil
 }
 
-// get runs one DoGet and hands every batch on.
+// get runs one DoGet of a log and hands every batch on.
 func (c *Client) get(ctx context.Context, address string, t api.Ticket, each func(Batch) error) error {
+	return c.getRows(ctx, address, t, logBatches(each))
+}
+
+// getRows runs one DoGet and hands every batch on, with its app_metadata.
+func (c *Client) getRows(ctx context.Context, address string, t api.Ticket, each func(arrow.RecordBatch, []byte) error) error {
 	if address == "" {
 		return fmt.Errorf("no known leader: %w", mink.ErrUnavailable)
 	}
@@ -131,18 +145,14 @@ func (c *Client) get(ctx context.Context, address string, t api.Ticket, each fun
 	return readBatches(s, each)
 }
 
-func readBatches(s flight.DataStreamReader, each func(Batch) error) error {
+func readBatches(s flight.DataStreamReader, each func(arrow.RecordBatch, []byte) error) error {
 	r, err := flight.NewRecordReader(s, ipc.WithDelayReadSchema(true))
 	if err != nil {
 		return wrap("", err)
 	}
 	defer r.Release()
 	for r.Next() {
-		b := Batch{Record: r.RecordBatch()}
-		if err := decode("read", r.LatestAppMetadata(), &b.Meta); err != nil {
-			return err
-		}
-		if err := each(b); err != nil {
+		if err := each(r.RecordBatch(), r.LatestAppMetadata()); err != nil {
 			return err
 		}
 	}
@@ -150,6 +160,20 @@ func readBatches(s flight.DataStreamReader, each func(Batch) error) error {
 		return wrap("", err)
 	}
 	return nil
+}
+
+// logBatches hands batches of a log on.
+func logBatches(each func(Batch) error) func(arrow.RecordBatch, []byte) error {
+	return func(rec arrow.RecordBatch, metadata []byte) error {
+		b := Batch{Record: rec}
+		if err := decode("read", metadata, &b.Meta); err != nil {
+			return err
+		}
+		if n := len(b.Meta.Changes); n > 0 && int64(n) != rec.NumRows() {
+			return fmt.Errorf("read: the node sent %d kinds of changes for %d rows: %w", n, rec.NumRows(), mink.ErrCorrupt)
+		}
+		return each(b)
+	}
 }
 
 // cursors resolves where each bucket's read begins and ends.
@@ -233,42 +257,57 @@ func (c *Client) Tail(ctx context.Context, r TailRequest) iter.Seq2[Batch, error
 			yield(Batch{}, err)
 			return
 		}
-		ctx, cancel := context.WithCancel(ctx)
-		out := make(chan Batch)
-		g, ctx := errgroup.WithContext(ctx)
-		for _, cur := range cursors {
-			g.Go(func() error { return c.tailBucket(ctx, v, cur, r, out) })
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- g.Wait() }()
-		defer func() {
-			cancel()
-			for {
-				select {
-				case b := <-out:
-					b.Record.Release()
-				case <-ended: //nolint:errcheck // reported by the loop below, or the caller stopped
-					return
-				}
-			}
-		}()
 		left := r.Limit
+		limited := func(b Batch, err error) bool {
+			if err != nil {
+				return yield(b, err)
+			}
+			left -= b.Record.NumRows()
+			return yield(b, nil) && (r.Limit <= 0 || left > 0)
+		}
+		interleave(ctx, limited, func(b Batch) { b.Record.Release() }, func(g *errgroup.Group, ctx context.Context, out chan<- Batch) {
+			for _, cur := range cursors {
+				g.Go(func() error { return c.tailBucket(ctx, v, cur, r, out) })
+			}
+		})
+	}
+}
+
+// interleave hands on what several goroutines send, until one fails, all end or the
+// caller stops; start starts them. Each batch is released after its turn.
+func interleave[B any](ctx context.Context, yield func(B, error) bool, release func(B), start func(*errgroup.Group, context.Context, chan<- B)) {
+	ctx, cancel := context.WithCancel(ctx)
+	out := make(chan B)
+	g, ctx := errgroup.WithContext(ctx)
+	start(g, ctx, out)
+	ended := make(chan error, 1)
+	go func() { ended <- g.Wait() }()
+	defer func() {
+		cancel()
 		for {
 			select {
 			case b := <-out:
-				left -= b.Record.NumRows()
-				more := yield(b, nil)
-				b.Record.Release()
-				if !more || r.Limit > 0 && left <= 0 {
-					return
-				}
-			case err := <-ended:
-				ended <- err
-				if err != nil && ctx.Err() == nil || err != nil && !errors.Is(err, context.Canceled) {
-					yield(Batch{}, err)
-				}
+				release(b)
+			case <-ended: //nolint:errcheck // reported by the loop below, or the caller stopped
 				return
 			}
+		}
+	}()
+	for {
+		select {
+		case b := <-out:
+			more := yield(b, nil)
+			release(b)
+			if !more {
+				return
+			}
+		case err := <-ended:
+			ended <- err
+			if err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
+				var none B
+				yield(none, err)
+			}
+			return
 		}
 	}
 }
@@ -325,10 +364,10 @@ func (c *Client) follow(ctx context.Context, address string, s api.Scan, each fu
 		return wrap("", err)
 	}
 	err = x.Send(&flight.FlightData{
-		FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Ticket{Scan: &s})},
+		FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Exchange{Scan: &s})},
 	})
 	if err != nil && !errors.Is(err, io.EOF) {
 		return wrap("", err)
 	}
-	return readBatches(x, each)
+	return readBatches(x, logBatches(each))
 }

@@ -29,9 +29,11 @@ type tableView struct {
 	router *routing.Router
 	limit  int64 // bytes of one batch
 
-	mu struct {
+	refreshing chan struct{} // holds one token during a shared refresh
+	mu         struct {
 		sync.Mutex
-		partitions map[string]api.Partition // by joined values
+		partitions       map[string]api.Partition // by joined values
+		begun, succeeded uint64                   // numbers of shared refreshes
 	}
 }
 
@@ -75,7 +77,8 @@ func (c *Client) openTable(ctx context.Context, name string) (*tableView, error)
 	if err != nil {
 		return nil, fmt.Errorf("table %s: this client cannot read its options: %w", name, err)
 	}
-	v := &tableView{c: c, name: name, id: t.ID, desc: d, arrow: d.Schema.Arrow(), router: r, limit: batchBytes(o.MaxMessageBytes, c.cfg.MessageBytesMax)}
+	v := &tableView{c: c, name: name, id: t.ID, desc: d, arrow: d.Schema.Arrow(), router: r, limit: batchBytes(o.MaxMessageBytes, c.cfg.MessageBytesMax),
+		refreshing: make(chan struct{}, 1)}
 	return v, v.refresh(ctx)
 }
 
@@ -133,6 +136,64 @@ func (v *tableView) partition(ctx context.Context, values []string) (api.Partiti
 	v.mu.partitions[joined(values)] = p
 	v.mu.Unlock()
 	return p, nil
+}
+
+// existing answers the partition with the values; ok is false when there is none as of
+// this call. It makes none.
+func (v *tableView) existing(ctx context.Context, values []string) (p api.Partition, ok bool, err error) {
+	v.mu.Lock()
+	p, ok = v.mu.partitions[joined(values)]
+	v.mu.Unlock()
+	if ok {
+		return p, true, nil
+	}
+	if err := v.refreshShared(ctx); err != nil {
+		return api.Partition{}, false, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p, ok = v.mu.partitions[joined(values)]
+	return p, ok, nil
+}
+
+// refreshShared refreshes once for all who ask before it begins.
+func (v *tableView) refreshShared(ctx context.Context) error {
+	v.mu.Lock()
+	asked := v.mu.begun
+	v.mu.Unlock()
+	select {
+	case v.refreshing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-v.refreshing }()
+	v.mu.Lock()
+	if v.mu.succeeded > asked {
+		v.mu.Unlock()
+		return nil
+	}
+	v.mu.begun++
+	mine := v.mu.begun
+	v.mu.Unlock()
+	err := v.refresh(ctx)
+	if err == nil {
+		v.mu.Lock()
+		v.mu.succeeded = mine
+		v.mu.Unlock()
+	}
+	return err
+}
+
+// has reports whether the partition was there at the last refresh.
+func (v *tableView) has(id mink.PartitionID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, p := range v.mu.partitions {
+		if p.ID == id {
+			return true
+		}
+	}
+	return false
 }
 
 // forget lets go of a partition that is no more, so that the next row of its

@@ -8,7 +8,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -46,54 +45,40 @@ func (c WriterConfig) Validate() error {
 // Writer appends to a log table, idempotently: each batch is written once and
 // in order per bucket, whatever has to be sent again. Safe for concurrent use.
 type Writer struct {
-	table  *tableView
-	cfg    WriterConfig
-	writer api.Writer // of buckets that did not fail yet
-	budget *semaphore.Weighted
-	ctx    context.Context // of the background sends; ends with Close
-	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup
-
-	mu struct {
-		sync.Mutex
-		turn      uint32
-		appenders map[mink.BucketRef]*appender
-		pending   map[*Append]struct{}
-		failed    error // first since Flush was last asked
-		closed    bool
-	}
+	s  *sender
+	to *target
 }
 
-// NewWriter opens a writer on "database.table" with a fresh writer id. ctx
-// bounds the opening only. Close it.
+// NewWriter opens a writer on "database.table", a log table, with a fresh writer
+// id. ctx bounds the opening only. Close it.
 func (c *Client) NewWriter(ctx context.Context, table string, cfg WriterConfig) (*Writer, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	t, err := c.openTable(ctx, table)
 	if err != nil {
 		return nil, err
 	}
 	if len(t.desc.PrimaryKey) > 0 {
-		return nil, fmt.Errorf("table %s has a primary key; upserts are not supported yet: %w", table, mink.ErrUnsupported)
+		return nil, fmt.Errorf("%w writer: table %s has a primary key: rows are upserted and deleted; use NewUpsertWriter", mink.ErrInvalid, table)
 	}
-	id, err := c.InitWriter(ctx)
+	s, err := c.newSender(ctx, "append to", t, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("open a writer on %s: %w", table, err)
+		return nil, err
 	}
-	return newWriter(ctx, t, cfg, id), nil
+	return &Writer{s: s, to: appends(t)}, nil
 }
 
-func newWriter(ctx context.Context, t *tableView, cfg WriterConfig, id api.Writer) *Writer {
-	w := &Writer{table: t, cfg: cfg, writer: id, budget: semaphore.NewWeighted(cfg.PendingBytesMax)}
-	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	w.mu.appenders = map[mink.BucketRef]*appender{}
-	w.mu.pending = map[*Append]struct{}{}
-	return w
+// appends is the target of a log table's rows.
+func appends(t *tableView) *target {
+	return &target{
+		arrow: t.arrow,
+		command: func(ref mink.BucketRef, w api.Writer) api.Command {
+			return api.Command{Append: &api.Append{Bucket: ref, SchemaID: t.desc.Schema.ID, WriterID: w.WriterID, WriterEpoch: w.Epoch}}
+		},
+		metadata: func(s *sequenced) any { return api.AppendMetadata{Sequence: s.sequence} },
+	}
 }
 
 // Schema is the table's Arrow schema that this writer writes.
-func (w *Writer) Schema() *arrow.Schema { return w.table.arrow }
+func (w *Writer) Schema() *arrow.Schema { return w.to.arrow }
 
 // Append is rows on their way.
 type Append struct {
@@ -131,144 +116,27 @@ func (w *Writer) Append(ctx context.Context, rec arrow.RecordBatch) (*Append, er
 		return nil, err
 	}
 	defer rec.Release()
-	a := &Append{done: make(chan struct{}), rows: rec.NumRows(), bytes: recordBytes(rec)}
-	if a.rows == 0 {
-		close(a.done)
-		return a, nil
-	}
-	hold := min(a.bytes, w.cfg.PendingBytesMax)
-	a.bytes = hold
-	if err := w.budget.Acquire(ctx, hold); err != nil {
-		return nil, err
-	}
-	if err := w.enqueue(ctx, rec, a); err != nil {
-		w.budget.Release(hold)
-		return nil, err
-	}
-	return a, nil
-}
-
-func (w *Writer) enqueue(ctx context.Context, rec arrow.RecordBatch, a *Append) error {
-	w.mu.Lock()
-	turn := w.mu.turn
-	w.mu.turn++
-	w.mu.Unlock()
-	parts, err := w.table.router.Split(w.cfg.Allocator, rec, turn)
-	if err != nil {
-		return err
-	}
-	if parts, err = cutParts(parts, w.table.limit); err != nil {
-		return err
-	}
-	release := func() {
-		for _, p := range parts {
-			p.Rows.Release()
-		}
-	}
-	refs := make([]mink.BucketRef, len(parts))
-	for i, p := range parts {
-		partition, err := w.table.partition(ctx, p.Values)
-		if err != nil {
-			release()
-			return err
-		}
-		refs[i] = mink.BucketRef{Table: w.table.id, Partition: partition.ID, Index: p.Bucket}
-	}
-	a.parts = len(parts)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.mu.closed {
-		release()
-		return fmt.Errorf("writer of %s: %w", w.table.name, mink.ErrClosed)
-	}
-	w.mu.pending[a] = struct{}{}
-	for i, p := range parts {
-		w.appenderLocked(refs[i]).push(p, a)
-	}
-	return nil
-}
-
-func (w *Writer) appenderLocked(ref mink.BucketRef) *appender {
-	if p, ok := w.mu.appenders[ref]; ok {
-		return p
-	}
-	p := newAppender(w, ref)
-	w.mu.appenders[ref] = p
-	w.wg.Add(1)
-	go func() {
-		defer w.wg.Done()
-		p.run(w.ctx)
-	}()
-	return p
-}
-
-// finish records the outcome of one part of an append.
-func (w *Writer) finish(a *Append, err error) {
-	a.mu.Lock()
-	if err != nil {
-		a.errs = append(a.errs, err)
-	}
-	a.parts--
-	last := a.parts == 0
-	a.mu.Unlock()
-	if !last {
-		return
-	}
-	w.budget.Release(a.bytes)
-	w.mu.Lock()
-	delete(w.mu.pending, a)
-	if w.mu.failed == nil && len(a.errs) > 0 {
-		w.mu.failed = a.errs[0]
-	}
-	w.mu.Unlock()
-	close(a.done)
+	return w.s.send(ctx, rec, w.to, false)
 }
 
 // Flush waits until everything handed over so far is durable, and answers the
 // first error of what was handed over since the last Flush: also of an append
 // that has failed before, or whose Wait has told.
-func (w *Writer) Flush(ctx context.Context) error {
-	w.mu.Lock()
-	waits := make([]*Append, 0, len(w.mu.pending))
-	for a := range w.mu.pending {
-		waits = append(waits, a)
-	}
-	w.mu.Unlock()
-	for _, a := range waits {
-		select {
-		case <-a.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	err := w.mu.failed
-	w.mu.failed = nil
-	return err
-}
+func (w *Writer) Flush(ctx context.Context) error { return w.s.flush(ctx) }
 
 // Close flushes for as long as ctx lets it, then ends the writer; what is not
 // durable by then fails with mink.ErrUnknownOutcome.
-func (w *Writer) Close(ctx context.Context) error {
-	err := w.Flush(ctx)
-	w.mu.Lock()
-	w.mu.closed = true
-	w.mu.Unlock()
-	w.cancel(fmt.Errorf("writer of %s: %w", w.table.name, mink.ErrClosed))
-	w.wg.Wait()
-	return err
-}
+func (w *Writer) Close(ctx context.Context) error { return w.s.close(ctx) }
 
 // align answers rec with the table's columns in the table's order, retained.
 func (w *Writer) align(rec arrow.RecordBatch) (arrow.RecordBatch, error) {
-	if rec.Schema().Equal(w.table.arrow) {
+	if rec.Schema().Equal(w.to.arrow) {
 		rec.Retain()
 		return rec, nil
 	}
-	m, err := w.table.desc.Schema.MatchArrow(rec.Schema())
+	m, err := w.s.table.desc.Schema.MatchArrow(rec.Schema())
 	if err != nil {
-		return nil, fmt.Errorf("append to %s: %w", w.table.name, err)
+		return nil, fmt.Errorf("%s %s: %w", w.s.verb, w.s.table.name, err)
 	}
-	return project(w.cfg.Allocator, rec, w.table.arrow, m.Columns)
+	return project(w.s.cfg.Allocator, rec, w.to.arrow, m.Columns)
 }
