@@ -8,14 +8,16 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/record/arrowipc"
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// DoPut appends: to one bucket when the descriptor is a command with append, to
-// a table otherwise.
+// DoPut writes: to one bucket when the descriptor is a command with append or put,
+// to a table otherwise.
 func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	ctx := stream.Context()
 	in := s.receive(ctx, stream.Recv)
@@ -27,32 +29,41 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	if err != nil {
 		return err
 	}
-	if len(m.DataHeader) == 0 { // the descriptor came alone
-		select {
-		case next := <-in:
-			if errors.Is(next.err, io.EOF) {
-				return fmt.Errorf("%w: the stream ended after its descriptor, before the Arrow schema of the rows", mink.ErrInvalid)
-			}
-			if next.err != nil {
-				return next.err
-			}
-			m = next.data
-		case <-s.stopping:
-			return errStopping
-		case <-ctx.Done():
-			return ctx.Err()
+	header, err := s.schemaAfter(ctx, m, in)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.Append != nil:
+		return s.appendBucket(ctx, c.Append, header, in, stream.Send)
+	case c.Put != nil:
+		return s.putBucket(ctx, c.Put, header, in, stream.Send)
+	case c.Mode != "" || c.From != "" || len(c.Partition) > 0 || c.Filter != "" || c.Meta:
+		return fmt.Errorf(`%w: command descriptor: a put takes {"table":...} with columns and delete, {"append":...} or {"put":...}`, mink.ErrInvalid)
+	}
+	return s.putTable(ctx, t, &c, header, in, stream.Send)
+}
+
+// schemaAfter is the schema message of a stream that rows come on: in its first
+// message, or in the second when the descriptor came alone.
+func (s *service) schemaAfter(ctx context.Context, first *flight.FlightData, in <-chan received) ([]byte, error) {
+	if len(first.DataHeader) > 0 {
+		return first.DataHeader, nil
+	}
+	select {
+	case next := <-in:
+		if errors.Is(next.err, io.EOF) {
+			return nil, fmt.Errorf("%w: the stream ended after its descriptor, before the Arrow schema of the rows", mink.ErrInvalid)
 		}
+		if next.err != nil {
+			return nil, next.err
+		}
+		return next.data.DataHeader, nil
+	case <-s.stopping:
+		return nil, errStopping
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	if c.Put != nil {
-		return fmt.Errorf("command descriptor: put: %w", mink.ErrUnsupported)
-	}
-	if c.Append != nil {
-		return s.appendBucket(ctx, c.Append, m.DataHeader, in, stream.Send)
-	}
-	if c.Mode != "" && c.Mode != "log" || len(c.Columns) > 0 || c.From != "" || len(c.Partition) > 0 {
-		return fmt.Errorf(`%w: command descriptor: a put takes {"table":...} or {"append":...}`, mink.ErrInvalid)
-	}
-	return s.appendTable(ctx, t, m.DataHeader, in, stream.Send)
 }
 
 // checkSize refuses a batch that a scan could not send back under the same limit.
@@ -87,43 +98,40 @@ func (s *service) appendBucket(ctx context.Context, to *api.Append, header []byt
 	if a.log, err = s.backend.Log(to.Bucket); err != nil { // after View: it knows the schema versions that t has
 		return err
 	}
-	if err := logTable(t); err != nil {
-		return err
+	if hasKey(t) {
+		return fmt.Errorf(`%w: append: table %s has a primary key: it takes {"put":...}`, mink.ErrInvalid, t.Descriptor.Name())
 	}
-	switch {
-	case to.SchemaID < 1:
-		return fmt.Errorf("%w: append: schema_id is %d, versions start at 1", mink.ErrInvalid, to.SchemaID)
-	case int(to.SchemaID) > len(t.Schemas):
-		return fmt.Errorf("append: schema %d of table %s is not known here yet: %w", to.SchemaID, t.Descriptor.Name(), mink.ErrUnavailable)
+	version, err := versionOf(t, to.SchemaID)
+	if err != nil {
+		return fmt.Errorf("append: %w", err)
 	}
 	as, err := readSchema(header)
 	if err != nil {
 		return err
 	}
-	if err := t.Schemas[to.SchemaID-1].CheckArrow(as); err != nil {
+	if err := version.CheckArrow(as); err != nil {
 		return fmt.Errorf("append to table %s: %w", t.Descriptor.Name(), err)
 	}
 	p := &pump{service: s, in: in, prepare: a.prepare}
 	return p.run(ctx)
 }
 
+// versionOf is a schema version of a table that a client names.
+func versionOf(t *cluster.Table, id mink.SchemaID) (*schema.Schema, error) {
+	switch {
+	case id < 1:
+		return nil, fmt.Errorf("%w: schema_id is %d, versions start at 1", mink.ErrInvalid, id)
+	case int(id) > len(t.Schemas):
+		return nil, fmt.Errorf("schema %d of table %s is not known here yet: %w", id, t.Descriptor.Name(), mink.ErrUnavailable)
+	}
+	return t.Schemas[id-1], nil
+}
+
 // prepare makes an append of a message as it came.
 func (a *bucketAppend) prepare(_ context.Context, m *flight.FlightData) (unit, error) {
-	if len(m.DataHeader) == 0 {
-		return nil, fmt.Errorf("%w: append: a message without a batch", mink.ErrInvalid)
-	}
-	if err := a.service.checkSize(m); err != nil {
-		return nil, err
-	}
-	if err := open(a.service, a.to.Bucket); err != nil {
-		return nil, err
-	}
-	rows, err := arrowipc.Rows(m.DataHeader)
+	rows, err := a.service.batchRows(m, a.to.Bucket)
 	if err != nil {
-		return nil, err
-	}
-	if rows > 1<<31-1 {
-		return nil, fmt.Errorf("a batch of %d rows: %w", rows, mink.ErrTooLarge)
+		return nil, fmt.Errorf("append: %w", err)
 	}
 	u := &bucketUnit{of: a, req: tablet.ArrowAppend{
 		SchemaID: a.to.SchemaID, Count: int32(rows), WriterID: a.to.WriterID, WriterEpoch: a.to.WriterEpoch,
@@ -147,6 +155,28 @@ func (a *bucketAppend) prepare(_ context.Context, m *flight.FlightData) (unit, e
 	return u, nil
 }
 
+// batchRows checks what a batch of a native stream is before its buffers are looked
+// at, and answers its rows.
+func (s *service) batchRows(m *flight.FlightData, bucket mink.BucketRef) (int64, error) {
+	if len(m.DataHeader) == 0 {
+		return 0, fmt.Errorf("%w: a message without a batch", mink.ErrInvalid)
+	}
+	if err := s.checkSize(m); err != nil {
+		return 0, err
+	}
+	if err := open(s, bucket); err != nil {
+		return 0, err
+	}
+	rows, err := arrowipc.Rows(m.DataHeader)
+	if err != nil {
+		return 0, err
+	}
+	if rows > 1<<31-1 {
+		return 0, fmt.Errorf("a batch of %d rows: %w", rows, mink.ErrTooLarge)
+	}
+	return rows, nil
+}
+
 // open refuses partitions that take no more rows.
 func open(s *service, bucket mink.BucketRef) error {
 	p, ok := s.backend.View().Partition(bucket.Partition)
@@ -165,7 +195,7 @@ type bucketUnit struct {
 	p   Pending
 }
 
-func (u *bucketUnit) append(last bool) error {
+func (u *bucketUnit) append(_ context.Context, last bool) error {
 	p, err := u.of.log.AppendArrow(u.req)
 	if err != nil {
 		if !last && errors.Is(err, mink.ErrThrottled) {
@@ -192,11 +222,16 @@ func unlessDone(p Pending) <-chan struct{} {
 }
 
 func (u *bucketUnit) answer() error {
-	res, err := u.p.Result()
+	return acknowledge(u.p, u.req.WriterID != mink.NoWriter, u.of.send)
+}
+
+// acknowledge answers a batch of a native stream.
+func acknowledge(p Pending, idempotent bool, send func(*flight.PutResult) error) error {
+	res, err := p.Result()
 	if err != nil {
-		return outcome(err, u.req.WriterID != mink.NoWriter)
+		return outcome(err, idempotent)
 	}
-	return u.of.send(&flight.PutResult{AppMetadata: api.JSON(api.AppendResult{
+	return send(&flight.PutResult{AppMetadata: api.JSON(api.AppendResult{
 		First: res.First, Last: res.Last, CommitTimestamp: res.CommitTimestamp, Duplicated: res.Duplicate,
 	})})
 }

@@ -101,7 +101,7 @@ type KVView interface {
 	// rowsMax rows and about bytesMax bytes; nil bounds are none. The consumer releases
 	// the batches.
 	Scan(ctx context.Context, lo, hi []byte, columns []mink.FieldID, rowsMax, bytesMax int) iter.Seq2[arrow.RecordBatch, error]
-	Close() error
+	Close()
 }
 
 // KVPut is one batch of upserts and deletes. Metadata and Body are the two halves of

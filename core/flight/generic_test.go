@@ -248,7 +248,7 @@ func TestActionsAndErrors(t *testing.T) {
 	for ; err == nil; n++ {
 		_, err = l.Recv()
 	}
-	if n-1 != 21 || !errors.Is(err, io.EOF) {
+	if n-1 != 24 || !errors.Is(err, io.EOF) {
 		t.Errorf("%d actions, then %v", n-1, err)
 	}
 	do := func(name, body string) (json.RawMessage, error) {
@@ -357,7 +357,10 @@ func TestDescriptorsRefused(t *testing.T) {
 		{path("a", "b", "c"), api.ReasonInvalid, "[database, table]"},
 		{path("db", "nope"), api.ReasonNotExist, "nope"},
 		{raw(`{"tabel":"db.t"}`), api.ReasonInvalid, `"table"`},
-		{raw(`{"table":"db.t","mode":"snapshot"}`), api.ReasonUnsupported, "snapshot"},
+		{raw(`{"table":"db.t","mode":"snapshot"}`), api.ReasonInvalid, "log table"},
+		{raw(`{"table":"db.t","mode":"union"}`), api.ReasonUnsupported, "union"},
+		{raw(`{"table":"db.t","delete":true}`), api.ReasonInvalid, "DoPut"},
+		{raw(`{"append":{},"put":{}}`), api.ReasonInvalid, "alone"},
 		{raw(`{"table":"db.t","mode":"x"}`), api.ReasonInvalid, "log"},
 		{raw(`{"table":"db.t","filter":"id > 3"}`), api.ReasonUnsupported, "filter"},
 		{raw(`{"table":"db.t","columns":["nam"]}`), api.ReasonInvalid, `"name"`},

@@ -22,12 +22,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/mink-project/mink/core/builtin/memstore"
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/memlog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/api"
@@ -56,6 +59,11 @@ type backend struct {
 	mu   sync.Mutex
 	wrap func(flight.Log) flight.Log
 	miss error // every Log call's error
+
+	stores map[mink.BucketRef]*fakeKV
+	wrapKV func(flight.KV) (flight.KV, error)
+	limit  int             // of a batch to a store, bytes
+	hang   <-chan struct{} // stores open when it is closed; nil: at once
 }
 
 func (b *backend) Log(ref mink.BucketRef) (flight.Log, error) {
@@ -75,8 +83,96 @@ func (b *backend) Log(ref mink.BucketRef) (flight.Log, error) {
 	return flight.FromTablet(l), nil
 }
 
-func (b *backend) KV(_ context.Context, ref mink.BucketRef) (flight.KV, error) {
-	return nil, fmt.Errorf("bucket %s: %w", ref, mink.ErrUnsupported)
+// KV opens a store in memory.
+func (b *backend) KV(ctx context.Context, ref mink.BucketRef) (flight.KV, error) {
+	if _, err := b.Log(ref); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	hang := b.hang
+	b.mu.Unlock()
+	if hang != nil {
+		select {
+		case <-hang:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kv, ok := b.stores[ref]
+	if !ok {
+		kv = newFakeKV(func() *cluster.Table { t, _ := b.View().Table(ref.Table); return t })
+		if b.stores == nil {
+			b.stores = map[mink.BucketRef]*fakeKV{}
+		}
+		b.stores[ref] = kv
+	}
+	kv.bytes = b.limit
+	if b.wrapKV != nil {
+		return b.wrapKV(kv)
+	}
+	return kv, nil
+}
+
+// throughKV stands in for stores.
+func (b *backend) throughKV(wrap func(flight.KV) (flight.KV, error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wrapKV = wrap
+}
+
+func (b *backend) limitKV(bytes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limit = bytes
+}
+
+func (b *backend) hangKV(until <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hang = until
+}
+
+// CreateTable creates tables with a primary key too.
+func (b *backend) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error) {
+	if len(d.PrimaryKey) == 0 {
+		return b.Node.CreateTable(ctx, d, ifNotExists)
+	}
+	d, err := d.Normalize()
+	if err == nil {
+		err = d.Validate()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_CreateTable{
+		CreateTable: &clusterpb.CreateTable{Descriptor_: d.Encode(), Uuid: []byte(d.Database + d.Table + "0123456789abcdef")[:16], IfNotExists: ifNotExists},
+	}})
+}
+
+// AlterTable alters tables with a primary key too.
+func (b *backend) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change, expected mink.SchemaID) (*cluster.Table, error) {
+	if t, ok := b.View().Table(id); !ok || len(t.Descriptor.PrimaryKey) == 0 {
+		return b.Node.AlterTable(ctx, id, changes, expected)
+	}
+	_, err := b.propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_AlterTable{
+		AlterTable: &clusterpb.AlterTable{Table: int64(id), Changes: schema.EncodeChanges(changes), ExpectedSchema: int32(expected)},
+	}})
+	t, _ := b.View().Table(id)
+	return t, err
+}
+
+func (b *backend) propose(ctx context.Context, c *clusterpb.Command) (*cluster.Table, error) {
+	results, err := b.Propose(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := cluster.ResultError(results[0]); err != nil {
+		return nil, err
+	}
+	t, _ := b.View().Table(mink.TableID(results[0].Id))
+	return t, nil
 }
 
 func (b *backend) fail(err error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
@@ -26,8 +27,10 @@ func (s *service) ListFlights(c *flight.Criteria, stream flight.FlightService_Li
 			continue
 		}
 		for t := range view.Tables(d.Name) {
-			info := s.infoOf(t, schemaResult(t.Schemas[len(t.Schemas)-1].Arrow()))
-			info.TotalRecords, info.TotalBytes = s.estimate(view, t)
+			info := s.infoOf(t, schemaResult(current(t).Arrow()))
+			if !hasKey(t) { // of the others the count is an action: it opens stores
+				info.TotalRecords, info.TotalBytes = s.estimate(view, t)
+			}
 			if err := stream.Send(info); err != nil {
 				return err
 			}
@@ -75,29 +78,64 @@ func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*fli
 	if err != nil {
 		return nil, err
 	}
-	target, err := projection(t.Schemas[len(t.Schemas)-1], c.Columns)
+	as, err := commandSchema(&c, t)
 	if err != nil {
 		return nil, err
 	}
-	return &flight.SchemaResult{Schema: schemaResult(target.Arrow())}, nil
+	return &flight.SchemaResult{Schema: schemaResult(as)}, nil
 }
 
+// commandSchema is what the rows of a read have.
+func commandSchema(c *api.Command, t *cluster.Table) (*arrow.Schema, error) {
+	if c.Mode == api.ModeLog {
+		_, as, err := logSchema(t, c.Columns, c.Meta)
+		return as, err
+	}
+	target, err := projection(current(t), c.Columns)
+	if err != nil {
+		return nil, err
+	}
+	return target.Arrow(), nil
+}
+
+// readCommand reads a descriptor of a read, and fills in its mode: the log of a log
+// table, the rows of a table with a primary key.
 func (s *service) readCommand(d *flight.FlightDescriptor) (api.Command, *cluster.Table, error) {
 	c, t, err := command(s.backend.View(), d)
-	if err == nil && (c.Append != nil || c.Put != nil) {
+	if err != nil {
+		return c, nil, err
+	}
+	if c.Mode == "" && t != nil {
+		c.Mode = api.ModeLog
+		if hasKey(t) {
+			c.Mode = api.ModeSnapshot
+		}
+	}
+	switch {
+	case c.Append != nil || c.Put != nil:
 		err = fmt.Errorf("%w: command descriptor: append and put belong to DoPut", mink.ErrInvalid)
+	case c.Delete:
+		err = fmt.Errorf("%w: command descriptor: delete belongs to DoPut", mink.ErrInvalid)
+	case c.Filter != "":
+		err = fmt.Errorf("command descriptor: filter: %w", mink.ErrUnsupported)
+	case c.Mode == "union" || c.Mode == "lake":
+		err = fmt.Errorf("command descriptor: mode %q: %w", c.Mode, mink.ErrUnsupported)
+	case c.Mode != api.ModeLog && c.Mode != api.ModeSnapshot:
+		err = fmt.Errorf("%w: command descriptor: mode %.40q, want log or snapshot", mink.ErrInvalid, c.Mode)
+	case c.Mode == api.ModeSnapshot && (c.From != "" || c.Meta):
+		err = fmt.Errorf(`%w: command descriptor: from and meta belong to a read of the log: add "mode":"log"`, mink.ErrInvalid)
+	case c.Mode == api.ModeSnapshot:
+		err = wantKey(t, "mode snapshot")
 	}
 	return c, t, err
 }
 
 // GetFlightInfo answers where a table's rows are: an endpoint per bucket, with a
-// ticket that reads up to the high watermark of now however often it is used.
+// ticket that reads up to the high watermark of now however often it is used, or the
+// rows as of when it is used.
 func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
 	c, t, err := s.readCommand(d)
 	if err != nil {
-		return nil, err
-	}
-	if err := logTable(t); err != nil {
 		return nil, err
 	}
 	from, err := api.ParsePosition(c.From)
@@ -105,7 +143,7 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 		return nil, fmt.Errorf("command descriptor: from: %w", err)
 	}
 	view := s.backend.View()
-	target, err := projection(t.Schemas[len(t.Schemas)-1], c.Columns)
+	as, err := commandSchema(&c, t)
 	if err != nil {
 		return nil, err
 	}
@@ -113,29 +151,41 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 	if err != nil {
 		return nil, err
 	}
-	info := s.infoOf(t, schemaResult(target.Arrow()))
+	info := s.infoOf(t, schemaResult(as))
 	info.FlightDescriptor = d
-	info.TotalRecords, info.TotalBytes = 0, 0
+	if c.Mode == api.ModeLog {
+		info.TotalRecords, info.TotalBytes = 0, 0
+	}
 	for _, p := range partitions {
 		for i := range p.Streams {
 			b := mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)}
-			if err := s.endpoint(ctx, view, info, b, p.Values, c.Columns, from); err != nil {
-				return nil, fmt.Errorf("flight info of table %s: %w", t.Descriptor.Name(), err)
+			ticket, at := api.Ticket{Snapshot: &api.Snapshot{Bucket: b, Columns: c.Columns}}, mink.Offset(-1)
+			if c.Mode == api.ModeLog {
+				scan, err := s.scanOf(ctx, view, info, b, &c, from)
+				if err != nil {
+					return nil, fmt.Errorf("flight info of table %s: %w", t.Descriptor.Name(), err)
+				}
+				ticket, at = api.Ticket{Scan: scan}, scan.From
 			}
+			info.Endpoint = append(info.Endpoint, &flight.FlightEndpoint{
+				Ticket:      &flight.Ticket{Ticket: api.JSON(ticket)},
+				Location:    location(leaderOf(view, b)),
+				AppMetadata: api.JSON(api.BucketOffset{Bucket: b, Offset: at, Values: p.Values}),
+			})
 		}
 	}
 	return info, nil
 }
 
-// endpoint adds a bucket. One that is led elsewhere has an estimate of nothing,
-// and its position only when the metadata knows it.
-func (s *service) endpoint(ctx context.Context, view *cluster.State, info *flight.FlightInfo, b mink.BucketRef, values, columns []string, from api.Position) error {
-	scan := api.Scan{Bucket: b, Columns: columns}
+// scanOf makes the scan of a bucket and adds its estimate. One that is led elsewhere
+// has none, and a position only when the metadata knows it.
+func (s *service) scanOf(ctx context.Context, view *cluster.State, info *flight.FlightInfo, b mink.BucketRef, c *api.Command, from api.Position) (*api.Scan, error) {
+	scan := &api.Scan{Bucket: b, Columns: c.Columns, Meta: c.Meta}
 	log, err := s.backend.Log(b)
 	if err == nil {
 		hw := log.HighWatermark()
 		if scan.From, err = resolve(ctx, log, from); err != nil {
-			return err
+			return nil, err
 		}
 		scan.Until = &hw
 		if info.TotalRecords >= 0 {
@@ -143,27 +193,22 @@ func (s *service) endpoint(ctx context.Context, view *cluster.State, info *fligh
 			info.TotalBytes += share(log, scan.From, hw)
 		}
 		scan.From = min(scan.From, hw)
-	} else {
-		id, _ := view.StreamOf(b)
-		st, ok := view.Stream(id)
-		switch {
-		case !ok:
-			return err
-		case from.Kind == api.AtEarliest:
-			scan.From = st.Start
-		case from.Kind == api.AtOffset:
-			scan.From = mink.Offset(from.Value)
-		default:
-			return err // only the leader knows
-		}
-		info.TotalRecords, info.TotalBytes = -1, -1
+		return scan, nil
 	}
-	info.Endpoint = append(info.Endpoint, &flight.FlightEndpoint{
-		Ticket:      &flight.Ticket{Ticket: api.JSON(api.Ticket{Scan: &scan})},
-		Location:    location(leaderOf(view, b)),
-		AppMetadata: api.JSON(api.BucketOffset{Bucket: b, Offset: scan.From, Values: values}),
-	})
-	return nil
+	id, _ := view.StreamOf(b)
+	st, ok := view.Stream(id)
+	switch {
+	case !ok:
+		return nil, err
+	case from.Kind == api.AtEarliest:
+		scan.From = st.Start
+	case from.Kind == api.AtOffset:
+		scan.From = mink.Offset(from.Value)
+	default:
+		return nil, err // only the leader knows
+	}
+	info.TotalRecords, info.TotalBytes = -1, -1
+	return scan, nil
 }
 
 // resolve finds a position in a log; what lies past the end is the high watermark.

@@ -15,10 +15,13 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
+// allocator is of all rows that this package makes; tests count what it gives.
+var allocator = memory.DefaultAllocator
+
 // schemaMessage is the flatbuffer of an IPC schema message: the header of the
 // first FlightData of a stream.
 func schemaMessage(s *arrow.Schema) []byte {
-	p := ipc.GetSchemaPayload(s, memory.DefaultAllocator)
+	p := ipc.GetSchemaPayload(s, allocator)
 	defer p.Release()
 	m := p.Meta()
 	defer m.Release()
@@ -27,7 +30,7 @@ func schemaMessage(s *arrow.Schema) []byte {
 
 // schemaResult is the schema as FlightInfo and SchemaResult carry it.
 func schemaResult(s *arrow.Schema) []byte {
-	return flight.SerializeSchema(s, memory.DefaultAllocator)
+	return flight.SerializeSchema(s, allocator)
 }
 
 // readSchema reads the schema message that a client's stream begins with.
@@ -63,7 +66,7 @@ func (o *oneMessage) Release() {}
 func noRows(s *arrow.Schema) arrow.RecordBatch {
 	cols := make([]arrow.Array, s.NumFields())
 	for i, f := range s.Fields() {
-		cols[i] = array.MakeArrayOfNull(memory.DefaultAllocator, f.Type, 0)
+		cols[i] = array.MakeArrayOfNull(allocator, f.Type, 0)
 	}
 	defer func() {
 		for _, c := range cols {

@@ -90,20 +90,25 @@ func command(view *cluster.State, d *flight.FlightDescriptor) (api.Command, *clu
 		}
 		return c, nil, nil
 	}
-	switch {
-	case c.Delete || c.Meta:
-		return c, nil, fmt.Errorf("command descriptor: delete and meta: %w", mink.ErrUnsupported)
-	case c.Table == "":
+	if c.Table == "" {
 		return c, nil, fmt.Errorf(`%w: command descriptor: field "table" is missing, want {"table":"database.table"}`, mink.ErrInvalid)
-	case c.Filter != "":
-		return c, nil, fmt.Errorf("command descriptor: filter: %w", mink.ErrUnsupported)
-	case c.Mode == "snapshot" || c.Mode == "union" || c.Mode == "lake":
-		return c, nil, fmt.Errorf("command descriptor: mode %q: %w", c.Mode, mink.ErrUnsupported)
-	case c.Mode != "" && c.Mode != "log":
-		return c, nil, fmt.Errorf("%w: command descriptor: mode %.40q, want log", mink.ErrInvalid, c.Mode)
 	}
 	t, err := tableNamed(view, c.Table)
 	return c, t, err
+}
+
+// hasKey reports that a table has a primary key: a store beside its log.
+func hasKey(t *cluster.Table) bool { return len(t.Descriptor.PrimaryKey) > 0 }
+
+// current is a table's newest schema version.
+func current(t *cluster.Table) *schema.Schema { return t.Schemas[len(t.Schemas)-1] }
+
+// wantKey refuses log tables.
+func wantKey(t *cluster.Table, what string) error {
+	if hasKey(t) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: table %s is a log table: it has no primary key", mink.ErrInvalid, what, t.Descriptor.Name())
 }
 
 // projection answers the columns by name, in the order asked for; all of them

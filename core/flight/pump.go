@@ -13,7 +13,7 @@ import (
 type unit interface {
 	// append hands over what was not yet. errLater: call it again in a moment; not
 	// when it was told that this is the last time.
-	append(last bool) error
+	append(ctx context.Context, last bool) error
 	// pending is closed when there may be news; nil: the outcome is known.
 	pending() <-chan struct{}
 	// answer acknowledges; an error ends the stream.
@@ -67,7 +67,7 @@ func (p *pump) run(ctx context.Context) error {
 			p.take(ctx, m)
 		case <-front:
 		case <-p.retry.C:
-			p.append()
+			p.append(ctx)
 		case <-stopping:
 			stopping = nil
 			p.end(errStopping)
@@ -101,16 +101,16 @@ func (p *pump) take(ctx context.Context, m received) {
 	}
 	if u != nil {
 		p.held, p.since = u, time.Now()
-		p.append()
+		p.append(ctx)
 	}
 }
 
 // append tries the held batch.
-func (p *pump) append() {
+func (p *pump) append(ctx context.Context) {
 	if p.held == nil {
 		return
 	}
-	err := p.held.append(time.Since(p.since) >= p.service.cfg.ThrottleWait)
+	err := p.held.append(ctx, time.Since(p.since) >= p.service.cfg.ThrottleWait)
 	switch {
 	case err == nil:
 		p.queue = append(p.queue, p.held)

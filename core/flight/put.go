@@ -9,7 +9,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/flight"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/record"
@@ -26,10 +25,7 @@ import (
 type tablePut struct {
 	service *service
 	table   *cluster.Table
-	schema  *schema.Schema // version that rows are written under, fixed for the stream
-	arrow   *arrow.Schema
-	match   schema.Match
-	layout  *arrowipc.Layout // the client's columns, in its order, with the table's types
+	rows    *rowPlan
 	checker *arrowipc.Checker
 	decoder *arrowipc.Decoder
 	router  *routing.Router
@@ -37,19 +33,28 @@ type tablePut struct {
 	results *results
 }
 
+// rowPlan is how a client's columns become the rows that are stored: all columns of
+// a log table; of a primary-key table the targets of a put. The schema version is
+// fixed for the stream.
+type rowPlan struct {
+	schema *schema.Schema // of what is stored
+	arrow  *arrow.Schema
+	at     []int            // the client's place of each of its columns, -1: null
+	sent   *arrowipc.Layout // the client's columns, in its order, with the table's types
+	asSent bool             // the client's bytes can be stored as they are
+	put    *putPlan         // of a primary-key table; else nil
+}
+
 // storedBytesMax bounds what one table-addressed batch is stored as, below the
 // engine's own limit; a table's max.message.bytes may be lower.
 const storedBytesMax = 8 << 20
 
-func (s *service) appendTable(ctx context.Context, t *cluster.Table, header []byte, in <-chan received, send func(*flight.PutResult) error) error {
-	if err := logTable(t); err != nil {
-		return err
-	}
+func (s *service) putTable(ctx context.Context, t *cluster.Table, c *api.Command, header []byte, in <-chan received, send func(*flight.PutResult) error) error {
 	as, err := readSchema(header)
 	if err != nil {
 		return err
 	}
-	p, err := s.newTablePut(t, as)
+	p, err := s.newTablePut(t, c, as)
 	if err != nil {
 		return fmt.Errorf("put into table %s: %w", t.Descriptor.Name(), err)
 	}
@@ -68,12 +73,11 @@ func (s *service) appendTable(ctx context.Context, t *cluster.Table, header []by
 	return firstOf(err, sendErr)
 }
 
-func (s *service) newTablePut(t *cluster.Table, as *arrow.Schema) (*tablePut, error) {
+func (s *service) newTablePut(t *cluster.Table, c *api.Command, as *arrow.Schema) (*tablePut, error) {
 	p := &tablePut{
-		service: s, table: t, schema: t.Schemas[len(t.Schemas)-1],
+		service: s, table: t,
 		checker: arrowipc.NewChecker(arrowipc.DefaultMaxBytes), decoder: arrowipc.NewDecoder(arrowipc.DefaultMaxBytes),
 	}
-	p.arrow = p.schema.Arrow()
 	o, err := t.Descriptor.ParsedOptions()
 	if err != nil {
 		return nil, err
@@ -83,27 +87,45 @@ func (s *service) newTablePut(t *cluster.Table, as *arrow.Schema) (*tablePut, er
 		p.limit = min(p.limit, o.MaxMessageBytes)
 	}
 	p.limit -= record.HeaderSize + 8 // and padding
-	if p.match, err = p.schema.MatchArrow(as); err != nil {
-		return nil, err
+	if hasKey(t) {
+		p.rows, err = putRows(t, &o, c, as)
+	} else {
+		p.rows, err = appendRows(t, c, as)
 	}
-	fields := make([]arrow.Field, as.NumFields())
-	for i, at := range p.match.Columns {
-		if at >= 0 {
-			fields[at] = p.arrow.Field(i)
-		}
-	}
-	if p.layout, err = arrowipc.NewLayout(arrow.NewSchema(fields, nil)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	p.router, err = routing.New(t.Descriptor)
 	return p, err
 }
 
+// appendRows plans the rows of a log table.
+func appendRows(t *cluster.Table, c *api.Command, as *arrow.Schema) (*rowPlan, error) {
+	if len(c.Columns) > 0 || c.Delete {
+		return nil, fmt.Errorf("%w: it is a log table: columns and delete belong to tables with a primary key", mink.ErrInvalid)
+	}
+	r := &rowPlan{schema: current(t)}
+	m, err := r.schema.MatchArrow(as)
+	if err != nil {
+		return nil, err
+	}
+	r.arrow, r.at, r.asSent = r.schema.Arrow(), m.Columns, m.Same
+	fields := make([]arrow.Field, as.NumFields())
+	for i, at := range m.Columns {
+		if at >= 0 {
+			fields[at] = r.arrow.Field(i)
+		}
+	}
+	r.sent, err = arrowipc.NewLayout(arrow.NewSchema(fields, nil))
+	return r, err
+}
+
 // putPart is one bucket's share of a batch.
 type putPart struct {
 	bucket mink.BucketRef
 	rows   int64
-	req    tablet.ArrowAppend
+	header []byte
+	body   []byte
 	p      Pending
 	err    error
 }
@@ -125,7 +147,7 @@ func (t *tablePut) prepare(ctx context.Context, m *flight.FlightData) (unit, err
 	if err := t.service.checkSize(m); err != nil {
 		return nil, err
 	}
-	info, err := t.checker.Check(t.layout, m.DataHeader, m.DataBody)
+	info, err := t.checker.Check(t.rows.sent, m.DataHeader, m.DataBody)
 	if err != nil {
 		return nil, fmt.Errorf("put into table %s: %w", t.table.Descriptor.Name(), err)
 	}
@@ -135,17 +157,17 @@ func (t *tablePut) prepare(ctx context.Context, m *flight.FlightData) (unit, err
 	}
 	turn := t.service.turn.Add(1) - 1
 	d := t.table.Descriptor
-	asSent := t.match.Same && len(m.DataHeader)+len(m.DataBody) <= t.limit
+	asSent := t.rows.asSent && len(m.DataHeader)+len(m.DataBody) <= t.limit
 	if asSent && len(d.PartitionKeys) == 0 && len(d.BucketKeys) == 0 {
 		part := routing.Part{Bucket: int32(turn % uint32(d.BucketCount))}
 		return u, u.add(ctx, part, info.Rows, m.DataHeader, m.DataBody)
 	}
-	rows, err := t.rows(m)
+	rows, err := t.decode(m)
 	if err != nil {
 		return nil, fmt.Errorf("put into table %s: %w", d.Name(), err)
 	}
 	defer rows.Release()
-	parts, err := t.router.Split(memory.DefaultAllocator, rows, turn)
+	parts, err := t.router.Split(allocator, rows, turn)
 	if err != nil {
 		return nil, fmt.Errorf("put into table %s: %w", d.Name(), err)
 	}
@@ -191,14 +213,14 @@ func (u *putUnit) encode(ctx context.Context, p routing.Part, rows arrow.RecordB
 	return nil
 }
 
-// rows decodes a batch to the table's columns in the table's order.
-func (t *tablePut) rows(m *flight.FlightData) (arrow.RecordBatch, error) {
-	sent, err := t.decoder.Decode(t.layout, m.DataHeader, m.DataBody, nil)
+// decode answers a batch as the rows that are stored.
+func (t *tablePut) decode(m *flight.FlightData) (arrow.RecordBatch, error) {
+	sent, err := t.decoder.Decode(t.rows.sent, m.DataHeader, m.DataBody, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer sent.Release()
-	columns := make([]arrow.Array, len(t.match.Columns))
+	columns := make([]arrow.Array, len(t.rows.at))
 	defer func() {
 		for _, c := range columns {
 			if c != nil {
@@ -206,15 +228,15 @@ func (t *tablePut) rows(m *flight.FlightData) (arrow.RecordBatch, error) {
 			}
 		}
 	}()
-	for i, at := range t.match.Columns {
+	for i, at := range t.rows.at {
 		if at < 0 {
-			columns[i] = array.MakeArrayOfNull(memory.DefaultAllocator, t.arrow.Field(i).Type, int(sent.NumRows()))
+			columns[i] = array.MakeArrayOfNull(allocator, t.rows.arrow.Field(i).Type, int(sent.NumRows()))
 			continue
 		}
 		columns[i] = sent.Column(at)
 		columns[i].Retain()
 	}
-	return array.NewRecordBatch(t.arrow, columns, sent.NumRows()), nil
+	return array.NewRecordBatch(t.rows.arrow, columns, sent.NumRows()), nil
 }
 
 // add finds the part's partition, which its first row creates.
@@ -234,36 +256,55 @@ func (u *putUnit) add(ctx context.Context, part routing.Part, rows int64, header
 	if err := open(s, bucket); err != nil {
 		return err
 	}
-	u.parts = append(u.parts, putPart{bucket: bucket, rows: rows, req: tablet.ArrowAppend{
-		SchemaID: u.of.schema.ID, Metadata: header, Body: body, Count: int32(rows), WriterID: mink.NoWriter,
-	}})
+	u.parts = append(u.parts, putPart{bucket: bucket, rows: rows, header: header, body: body})
 	return nil
 }
 
 // append hands every part over. A part's failure is the part's own, except that
-// an overloaded engine, and a bucket that has no open log at the moment (its
+// an overloaded engine, and a bucket that is not open at the moment (its
 // partition is new, its leadership changes), are waited for: a generic client
 // does not send again.
-func (u *putUnit) append(last bool) error {
+func (u *putUnit) append(ctx context.Context, last bool) error {
 	s := u.of.service
-	for ; u.next < len(u.parts); u.next++ {
+	for u.next < len(u.parts) {
 		part := &u.parts[u.next]
-		log, err := s.backend.Log(part.bucket)
-		if err == nil {
-			part.p, err = log.AppendArrow(part.req)
-		}
-		if err != nil {
-			err = s.leaderError(part.bucket, err)
+		var err error
+		if part.p, err = u.of.hand(ctx, part); err != nil {
+			part.p = nil
 			if !last && (errors.Is(err, mink.ErrThrottled) || errors.Is(err, mink.ErrUnavailable)) {
 				return errLater
 			}
+			if u.of.rows.put != nil && errors.Is(err, mink.ErrTooLarge) && part.rows > 1 {
+				if err = u.halve(u.next); err == nil {
+					continue
+				}
+			}
 			part.err = err
 		} else {
-			s.metrics.RecordBytes(len(part.req.Metadata)+len(part.req.Body), 0)
+			s.metrics.RecordBytes(len(part.header)+len(part.body), 0)
 		}
-		part.req = tablet.ArrowAppend{}
+		part.header, part.body = nil, nil
+		u.next++
 	}
 	return nil
+}
+
+// hand gives a part to its bucket.
+func (t *tablePut) hand(ctx context.Context, part *putPart) (Pending, error) {
+	if t.rows.put != nil {
+		return t.service.putKV(ctx, part.bucket, t.rows.put.request(t.rows.schema.ID, part))
+	}
+	log, err := t.service.backend.Log(part.bucket)
+	var p Pending
+	if err == nil {
+		p, err = log.AppendArrow(tablet.ArrowAppend{
+			SchemaID: t.rows.schema.ID, Metadata: part.header, Body: part.body, Count: int32(part.rows), WriterID: mink.NoWriter,
+		})
+	}
+	if err != nil {
+		return nil, t.service.leaderError(part.bucket, err)
+	}
+	return p, nil
 }
 
 func (u *putUnit) pending() <-chan struct{} {

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/flight"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/record"
@@ -29,8 +30,9 @@ type reader struct {
 
 	opened   *schema.Schema // version at the opening, all columns
 	target   *schema.Schema // the columns asked for
-	arrow    *arrow.Schema  // of target
+	arrow    *arrow.Schema  // of target, and of meta
 	raw      bool
+	meta     bool
 	versions map[mink.SchemaID]*version
 	none     *flight.FlightData // header and body of zero rows; nil: not made yet
 
@@ -73,16 +75,12 @@ func (s *service) openReader(scan *api.Scan, send func(*flight.FlightData) error
 	if !ok {
 		return nil, fmt.Errorf("table %d %w", scan.Bucket.Table, mink.ErrNotExist)
 	}
-	if err := logTable(t); err != nil {
-		return nil, err
-	}
-	opened := t.Schemas[len(t.Schemas)-1]
-	target, err := projection(opened, scan.Columns)
+	target, as, err := logSchema(t, scan.Columns, scan.Meta)
 	if err != nil {
 		return nil, fmt.Errorf("scan: %w", err)
 	}
 	r := &reader{
-		service: s, bucket: scan.Bucket, log: log, send: send, opened: opened, target: target, arrow: target.Arrow(), raw: scan.Raw,
+		service: s, bucket: scan.Bucket, log: log, send: send, opened: current(t), target: target, arrow: as, raw: scan.Raw, meta: scan.Meta,
 		versions: map[mink.SchemaID]*version{}, next: scan.From, until: noEnd, left: noLimit,
 	}
 	if scan.Until != nil {
@@ -94,12 +92,43 @@ func (s *service) openReader(scan *api.Scan, send func(*flight.FlightData) error
 	return r, nil
 }
 
-// logTable refuses tables whose rows are not a plain log.
-func logTable(t *cluster.Table) error {
-	if len(t.Descriptor.PrimaryKey) > 0 {
-		return fmt.Errorf("table %s has a primary key: upserts and changelogs: %w", t.Descriptor.Name(), mink.ErrUnsupported)
+// logSchema is what rows of a log have: the columns asked for, and with meta three
+// more. In a changelog of image wal a deleted row has its key only: there the other
+// columns may be null, NOT NULL or not.
+func logSchema(t *cluster.Table, columns []string, meta bool) (*schema.Schema, *arrow.Schema, error) {
+	target, err := projection(current(t), columns)
+	if err != nil {
+		return nil, nil, err
 	}
-	return nil
+	o, err := t.Descriptor.ParsedOptions()
+	if err != nil {
+		return nil, nil, err
+	}
+	if hasKey(t) && walImage(&o) {
+		c := target.Clone()
+		target = &c
+		for i := range target.Columns {
+			c := &target.Columns[i]
+			c.Type.NotNull = slices.Contains(t.Descriptor.PrimaryKey, c.Name)
+		}
+	}
+	as := target.Arrow()
+	if meta {
+		as = arrow.NewSchema(append(as.Fields(), metaFields...), nil)
+	}
+	return target, as, nil
+}
+
+func walImage(o *schema.Options) bool {
+	image, _ := o.Value("changelog_image")
+	return image == "wal"
+}
+
+// metaFields are the columns that a scan adds with meta.
+var metaFields = []arrow.Field{
+	{Name: api.ColumnChange, Type: arrow.BinaryTypes.String},
+	{Name: api.ColumnOffset, Type: arrow.PrimitiveTypes.Int64},
+	{Name: api.ColumnTimestamp, Type: &arrow.TimestampType{Unit: arrow.Millisecond, TimeZone: "UTC"}},
 }
 
 // begin sends the schema.
@@ -144,9 +173,11 @@ func (r *reader) batch(b record.Batch, hw mink.Offset) error {
 		return fmt.Errorf("scan bucket %s at offset %d: %w", r.bucket, first, err)
 	}
 	whole := first == b.BaseOffset() && end == b.NextOffset() && int64(b.Count()) <= r.left
-	if whole && v.same && b.Encoding() == record.EncodingArrow {
+	if whole && v.same && !r.meta && b.Encoding() == record.EncodingArrow {
+		meta.Changes = b.Changes()
 		cut, err := r.log.Message(b, v.columns)
 		if err != nil {
+			meta.Changes = nil
 			return r.skip(meta, err)
 		}
 		return r.emit(meta, cut.Metadata, joinBody(cut), int64(b.Count()))
@@ -200,9 +231,35 @@ func (r *reader) part(b record.Batch, meta api.BatchMetadata, rows arrow.RecordB
 		meta.Next = b.BaseOffset() + mink.Offset(to)
 		meta.Last = meta.Next - 1
 	}
+	if c := b.Changes(); c != nil { // as many as there are rows
+		meta.Changes = c[from:to]
+	}
 	part := rows.NewSlice(from, to)
 	defer part.Release()
+	if r.meta {
+		with := r.withMeta(meta, part)
+		defer with.Release()
+		return r.encode(meta, with)
+	}
 	return r.encode(meta, part)
+}
+
+// withMeta adds the columns of meta to rows.
+func (r *reader) withMeta(meta api.BatchMetadata, rows arrow.RecordBatch) arrow.RecordBatch {
+	b := array.NewRecordBuilder(allocator, arrow.NewSchema(metaFields, nil))
+	defer b.Release()
+	change := mink.ChangeAppend
+	for i := range int(rows.NumRows()) {
+		if meta.Changes != nil {
+			change = mink.Change(meta.Changes[i])
+		}
+		b.Field(0).(*array.StringBuilder).Append(change.String())
+		b.Field(1).(*array.Int64Builder).Append(int64(meta.Base) + int64(i))
+		b.Field(2).(*array.TimestampBuilder).Append(arrow.Timestamp(meta.CommitTimestamp))
+	}
+	added := b.NewRecordBatch()
+	defer added.Release()
+	return array.NewRecordBatch(r.arrow, slices.Concat(rows.Columns(), added.Columns()), rows.NumRows())
 }
 
 // rows decodes a batch to the reader's schema, with places for gaps.
@@ -212,7 +269,7 @@ func (r *reader) rows(b record.Batch, v *version) (rows arrow.RecordBatch, gaps 
 		return nil, nil, err
 	}
 	defer stored.Release()
-	rows, err = v.plan.Remap(memory.DefaultAllocator, stored)
+	rows, err = v.plan.Remap(allocator, stored)
 	if err != nil { // the same for every reader: skipped as a batch that cannot be decoded is
 		return nil, nil, &tablet.QuarantineError{Bucket: r.bucket, First: b.BaseOffset(), Last: b.LastOffset(), Why: err.Error()}
 	}
@@ -291,6 +348,9 @@ func (r *reader) encode(meta api.BatchMetadata, rows arrow.RecordBatch) error {
 	head, tail := meta, meta
 	head.Next = meta.Base + mink.Offset(n/2)
 	head.Last, tail.Base = head.Next-1, head.Next
+	if meta.Changes != nil {
+		head.Changes, tail.Changes = meta.Changes[:n/2], meta.Changes[n/2:]
+	}
 	for _, half := range []struct {
 		meta     api.BatchMetadata
 		from, to int64

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -14,31 +15,38 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// scanOf reads a ticket, of DoGet or as the descriptor of a tail.
-func scanOf(body []byte) (*api.Scan, error) {
-	var t api.Ticket
-	if err := decodeBody("ticket", body, &t); err != nil {
-		return nil, err
-	}
-	if t.Scan == nil {
-		return nil, fmt.Errorf(`%w: ticket: want {"scan":{"bucket":{...},"from":0}}`, mink.ErrInvalid)
-	}
-	if t.Scan.Meta {
-		return nil, fmt.Errorf("ticket: meta: %w", mink.ErrUnsupported)
-	}
-	return t.Scan, nil
-}
-
-// DoGet scans one bucket up to Until or the high watermark of now.
+// DoGet reads one bucket: its log up to Until or the high watermark of now, or its
+// rows.
 func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
-	scan, err := scanOf(t.GetTicket())
-	if err != nil {
+	var ticket api.Ticket
+	if err := decodeBody("ticket", t.GetTicket(), &ticket); err != nil {
 		return err
 	}
-	if scan.MinBytes != 0 || scan.MaxWaitMs != 0 {
+	if n := members(ticket); n != 1 {
+		return fmt.Errorf(`%w: ticket: it has %d of scan, snapshot, range and prefix, want one: {"scan":{"bucket":{...},"from":0}}`, mink.ErrInvalid, n)
+	}
+	if ticket.Scan == nil {
+		return s.readRows(stream.Context(), &ticket, stream.Send)
+	}
+	if ticket.Scan.MinBytes != 0 || ticket.Scan.MaxWaitMs != 0 {
 		return fmt.Errorf("%w: ticket: min_bytes and max_wait_ms belong to a tail (DoExchange)", mink.ErrInvalid)
 	}
-	r, err := s.openReader(scan, stream.Send)
+	return s.scan(stream.Context(), ticket.Scan, stream.Send)
+}
+
+// members counts the members of a body that are there.
+func members(body any) (n int) {
+	v := reflect.ValueOf(body)
+	for i := range v.NumField() {
+		if !v.Field(i).IsNil() {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *service) scan(ctx context.Context, scan *api.Scan, send func(*flight.FlightData) error) error {
+	r, err := s.openReader(scan, send)
 	if err != nil {
 		return err
 	}
@@ -46,7 +54,6 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	if err := r.begin(); err != nil {
 		return err
 	}
-	ctx := stream.Context()
 	for !r.done() {
 		at := r.next
 		res, err := r.log.Read(ctx, tablet.ReadRequest{From: at, MaxBytes: s.cfg.ReadBytes})
@@ -70,8 +77,7 @@ const tailWait = 500 * time.Millisecond
 // gatherBytesMax bounds min_bytes: what a tail holds in memory.
 const gatherBytesMax = 16 << 20
 
-// DoExchange is a tail: a scan that goes on. The client sends the descriptor and
-// then nothing; its half-close ends the tail in order.
+// DoExchange is a tail or a stream of lookups, as its descriptor says.
 func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error {
 	ctx := stream.Context()
 	in := s.receive(ctx, stream.Recv)
@@ -79,14 +85,27 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	if err != nil {
 		return err
 	}
+	const want = `its descriptor is a command {"scan":{...}} for a tail or {"lookup":{...}}`
 	if m.FlightDescriptor.GetType() != flight.DescriptorCMD {
-		return fmt.Errorf(`%w: an exchange is a tail: its descriptor is a command {"scan":{...}}`, mink.ErrInvalid)
+		return fmt.Errorf("%w: exchange: %s", mink.ErrInvalid, want)
 	}
-	scan, err := scanOf(m.FlightDescriptor.GetCmd())
-	if err != nil {
+	var x api.Exchange
+	if err := decodeBody("exchange", m.FlightDescriptor.GetCmd(), &x); err != nil {
 		return err
 	}
-	r, err := s.openReader(scan, stream.Send)
+	switch {
+	case members(x) != 1:
+		return fmt.Errorf("%w: exchange: %s", mink.ErrInvalid, want)
+	case x.Lookup != nil:
+		return s.lookups(ctx, x.Lookup, m, in, stream.Send)
+	}
+	return s.tail(ctx, x.Scan, in, stream.Send)
+}
+
+// tail is a scan that goes on. The client sends the descriptor and then nothing; its
+// half-close ends the tail in order.
+func (s *service) tail(ctx context.Context, scan *api.Scan, in <-chan received, send func(*flight.FlightData) error) error {
+	r, err := s.openReader(scan, send)
 	if err != nil {
 		return err
 	}

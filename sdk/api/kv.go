@@ -100,9 +100,8 @@ type Exchange struct {
 }
 
 // LookupStream is a DoExchange of lookups. The client sends batches of the primary
-// key's columns (others are passed over), as many ahead as it likes. Each is
-// answered in order: the rows that were found, in the order of their keys, with
-// LookupMetadata.
+// key's columns, as many ahead as it likes. Each is answered in order: the rows that
+// were found, in the order of their keys, with LookupMetadata.
 type LookupStream struct {
 	Table string `json:"table,omitempty"` // "database.table": keys find their buckets here
 	// Bucket, in place of a table, has all the keys; the partition's columns may be left out.
@@ -114,8 +113,8 @@ type LookupStream struct {
 type LookupMetadata struct {
 	Keys    int64   `json:"keys"`              // of the client's batch
 	Missing []int32 `json:"missing,omitempty"` // places in it of the keys that have no row, ascending
-	// More: further rows for the same keys come with the next batch, because they do
-	// not fit into one message. The last one has Missing.
+	// More: further rows for the same keys come with the next batch, as when they do not
+	// fit into one message. The last one has Missing.
 	More bool `json:"more,omitempty"`
 }
 
