@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mink-project/mink/sdk/host"
 	"github.com/mink-project/mink/sdk/plugin"
 )
 
@@ -23,33 +26,71 @@ const (
 	installEntriesMax = 10_000
 )
 
-// collect copies the executable of a source, and a manifest beside it, into
-// staging. Of an archive nothing else is written, whatever it holds.
-func collect(source, staging string, bytesMax int64) (string, error) {
-	info, err := os.Stat(source)
+// collect copies the executable of a request's source, and a manifest beside it,
+// into staging. Of an archive nothing else is written, whatever it holds.
+func collect(req InstallRequest, staging string) (string, error) {
+	info, err := os.Stat(req.Source)
 	if err != nil {
 		return "", err
 	}
-	if bytesMax == 0 {
-		bytesMax = installBytesMax
+	c := &collector{staging: staging, bytesMax: req.BytesMax}
+	if c.bytesMax == 0 {
+		c.bytesMax = installBytesMax
 	}
-	c := &collector{staging: staging, bytesMax: bytesMax, left: bytesMax}
-	switch lower := strings.ToLower(source); {
-	case info.IsDir():
-		err = c.directory(source)
-	case strings.HasSuffix(lower, ".tar.gz"), strings.HasSuffix(lower, ".tgz"):
-		err = c.tarGz(source)
-	case strings.HasSuffix(lower, ".zip"):
-		err = c.zip(source)
-	case !info.Mode().IsRegular():
-		err = errors.New("it is no regular file")
-	default:
-		return c.executable(source)
+	c.left = c.bytesMax
+	if info.IsDir() {
+		if req.SHA256 != "" {
+			return "", errors.New("a checksum is of a file, and this is a directory")
+		}
+		err = c.directory(req.Source)
+	} else {
+		if !info.Mode().IsRegular() {
+			return "", errors.New("it is no regular file")
+		}
+		var f *os.File
+		if f, err = c.source(req.Source, req.SHA256); err != nil {
+			return "", err
+		}
+		defer func() { _ = f.Close() }()
+		switch lower := strings.ToLower(req.Source); {
+		case strings.HasSuffix(lower, ".tar.gz"), strings.HasSuffix(lower, ".tgz"):
+			err = c.tarGz(f)
+		case strings.HasSuffix(lower, ".zip"):
+			err = c.zip(f)
+		default:
+			return c.executable(req.Source, f)
+		}
 	}
 	if err != nil {
 		return "", err
 	}
 	return c.only()
+}
+
+// source opens the file to install from. One that must have a checksum is copied
+// first, to where nobody else writes, and the copy is what is hashed and read from
+// then on: whoever may write to the original can change it at any moment.
+func (c *collector) source(path, sum string) (*os.File, error) {
+	f, err := os.Open(path) //nolint:gosec // the user's choice
+	if err != nil || sum == "" {
+		return f, err
+	}
+	defer func() { _ = f.Close() }()
+	own, err := os.CreateTemp(c.staging, "source-")
+	if err != nil {
+		return nil, err
+	}
+	h := sha256.New()
+	_, err = copyLimited(io.MultiWriter(own, h), f, c.bytesMax)
+	if got := hex.EncodeToString(h.Sum(nil)); err == nil && !strings.EqualFold(got, sum) {
+		err = fmt.Errorf("%w: it has sha256 %s, wanted is %s; nothing was run", host.ErrChecksum, got, strings.ToLower(sum))
+	}
+	_, seekErr := own.Seek(0, io.SeekStart)
+	if err = errors.Join(err, seekErr, os.Remove(own.Name())); err != nil {
+		_ = own.Close()
+		return nil, err
+	}
+	return own, nil
 }
 
 type collector struct {
@@ -79,9 +120,9 @@ func (c *collector) only() (string, error) {
 }
 
 // executable copies a single file, under its own name, and the manifest beside it.
-func (c *collector) executable(source string) (string, error) {
+func (c *collector) executable(source string, f io.Reader) (string, error) {
 	name := filepath.Base(source)
-	if err := c.file(source, name); err != nil {
+	if err := c.take(name, f); err != nil {
 		return "", err
 	}
 	if _, err := os.Stat(source + manifestSuffix); err == nil {
@@ -156,12 +197,7 @@ func (c *collector) entry(name string, mode fs.FileMode, from io.Reader) error {
 	return nil
 }
 
-func (c *collector) tarGz(source string) error {
-	f, err := os.Open(source) //nolint:gosec // the user's choice
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
+func (c *collector) tarGz(f io.Reader) error {
 	z, err := gzip.NewReader(f)
 	if err != nil {
 		return err
@@ -189,12 +225,15 @@ func (c *collector) tarGz(source string) error {
 	}
 }
 
-func (c *collector) zip(source string) error {
-	z, err := zip.OpenReader(source)
+func (c *collector) zip(f *os.File) error {
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = z.Close() }()
+	z, err := zip.NewReader(f, info.Size())
+	if err != nil {
+		return err
+	}
 	for _, f := range z.File {
 		if err := c.zipEntry(f); err != nil {
 			return err

@@ -121,6 +121,9 @@ func readManifest(path string) (plugin.Manifest, error) {
 	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
 		return m, fmt.Errorf("%s is not executable: chmod +x", path)
 	}
+	if err := guard(path, os.Geteuid()); err != nil {
+		return m, fmt.Errorf("%s is not run: %w", path, err)
+	}
 	if err := host.CheckProtocols(m.FileName(), m.Protocols, host.Protocols()); err != nil {
 		return m, err
 	}

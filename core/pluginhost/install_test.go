@@ -173,6 +173,56 @@ func TestInstallRefuses(t *testing.T) {
 	}
 }
 
+// Between the checksum and the copy somebody writes another plugin into the file:
+// what is read is what was hashed.
+func TestChecksumIsOfWhatIsInstalled(t *testing.T) {
+	dir, staging := t.TempDir(), t.TempDir()
+	path := filepath.Join(dir, "plugin")
+	good := []byte("#!/bin/sh\necho the one that was checked\n")
+	if err := os.WriteFile(path, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(good)
+	f, err := pluginhost.OpenSource(path, staging, hex.EncodeToString(sum[:]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho another, longer than the first one was\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(f); err != nil || !bytes.Equal(got, good) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(staging); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestChecksumsOfEveryKindOfFile(t *testing.T) {
+	plain := script(t, t.TempDir(), toy)
+	packed := member{name: "mink-plugin-objstore-toy", content: string(readFile(t, plain))}
+	for _, source := range []string{plain, targz(t, packed), zipped(t, packed)} {
+		sum := sha256.Sum256(readFile(t, source))
+		in := install(t, pluginhost.InstallRequest{Source: source, Dir: t.TempDir(), SHA256: strings.ToUpper(hex.EncodeToString(sum[:]))})
+		if in.Manifest.Name != "toy" {
+			t.Errorf("%s: %+v", source, in)
+		}
+		dir := t.TempDir()
+		sum[7]++
+		_, err := pluginhost.Install(t.Context(), pluginhost.InstallRequest{Source: source, Dir: dir, SHA256: hex.EncodeToString(sum[:])})
+		if !errors.Is(err, sdkhost.ErrChecksum) || len(discover(t, dir)) != 0 {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+	_, err := pluginhost.Install(t.Context(), pluginhost.InstallRequest{Source: t.TempDir(), Dir: t.TempDir(), SHA256: strings.Repeat("0", 64)})
+	if err == nil || !strings.Contains(err.Error(), "this is a directory") {
+		t.Error(err)
+	}
+}
+
 // member is a file of an archive.
 type member struct {
 	name, content string
