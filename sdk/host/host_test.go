@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -27,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) {
 	hosttest.Main()
-	if dir := os.Getenv("TEST_HOST_HOLDS"); dir != "" {
-		hold(dir)
+	if path := os.Getenv("TEST_HOST_HOLDS"); path != "" {
+		hold(path)
 	}
 	os.Exit(m.Run())
 }
@@ -66,7 +67,7 @@ func wantNothingLeft(t *testing.T) {
 		if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "mink-socket-*")); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
-		if kids := children(t); len(kids) > 0 {
+		if kids := childrenOf(os.Getpid()); len(kids) > 0 {
 			t.Errorf("processes left: %v", kids)
 		}
 	})
@@ -83,13 +84,9 @@ func shortTemp(t *testing.T) {
 	t.Setenv("TMPDIR", dir)
 }
 
-// children are the living child processes of this one.
-func children(t *testing.T) []string {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		return nil
-	}
-	var kids []string
+// childrenOf are the ids of a process's living children; none where there is no
+// /proc.
+func childrenOf(pid int) (kids []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		data, err := os.ReadFile(path)
@@ -97,8 +94,9 @@ func children(t *testing.T) []string {
 			continue
 		}
 		_, rest, _ := strings.Cut(string(data), ") ")
-		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(os.Getpid()) {
-			kids = append(kids, string(data[:min(len(data), 60)]))
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(pid) {
+			kid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // a number, as the pattern says
+			kids = append(kids, kid)
 		}
 	}
 	return kids
@@ -497,8 +495,8 @@ func TestUsageIsTheProcesss(t *testing.T) {
 
 // hold is a host in a process of its own: it launches a plugin, prints its id,
 // and waits to be killed.
-func hold(dir string) {
-	p, err := host.Launch(context.Background(), host.Config{Path: filepath.Join(dir, "mink-plugin-objstore-mem")})
+func hold(path string) {
+	p, err := host.Launch(context.Background(), host.Config{Path: path, StartTimeout: time.Hour})
 	if err != nil {
 		panic(err)
 	}
@@ -506,27 +504,28 @@ func hold(dir string) {
 	select {}
 }
 
-func TestPluginEndsWhenItsHostIsKilled(t *testing.T) {
-	dir := t.TempDir()
-	shortTemp(t)
-	hosttest.Install(t, dir, "mem")
+// holder starts a process that holds a plugin of the behaviour; out is what it
+// prints.
+func holder(t *testing.T, behaviour string) (cmd *exec.Cmd, out io.Reader) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), "TEST_HOST_HOLDS="+dir)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
+	cmd = exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), "TEST_HOST_HOLDS="+hosttest.Install(t, t.TempDir(), behaviour))
+	if out, err = cmd.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var pid int
-	if _, err := fmt.Fscan(out, &pid); err != nil {
-		t.Fatal(err)
-	}
+	return cmd, out
+}
+
+// killHolder kills the host, and waits for the plugin's end.
+func killHolder(t *testing.T, cmd *exec.Cmd, pid int) {
+	t.Helper()
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Fatalf("the plugin is not there: %v", err)
 	}
@@ -534,15 +533,45 @@ func TestPluginEndsWhenItsHostIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if gone(pid) {
-			break
-		}
+	for deadline := time.Now().Add(5 * time.Second); !gone(pid); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			t.Fatal("the plugin outlives its host")
 		}
 	}
+}
+
+// A plugin that hangs never sees that its standard input ended: the kernel has to
+// kill it with its host.
+func TestHangingPluginEndsWhenItsHostIsKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has a parent-death signal")
+	}
+	shortTemp(t)
+	cmd, _ := holder(t, "deaf")
+	var kids []int
+	for deadline := time.Now().Add(10 * time.Second); len(kids) == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the host does not start the plugin")
+		}
+		for _, pid := range childrenOf(cmd.Process.Pid) {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if strings.Contains(string(line), "mink-plugin-objstore-deaf") { // it is past its exec
+				kids = append(kids, pid)
+			}
+		}
+	}
+	killHolder(t, cmd, kids[0])
+}
+
+func TestPluginEndsWhenItsHostIsKilled(t *testing.T) {
+	shortTemp(t)
+	cmd, out := holder(t, "mem")
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	killHolder(t, cmd, pid)
 	// Its socket's directory goes with the next start, once it is old enough.
 	left, _ := filepath.Glob(filepath.Join(os.TempDir(), "mink-socket-*"))
 	if len(left) != 1 {
