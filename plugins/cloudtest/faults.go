@@ -40,6 +40,7 @@ func (f Faults) Run(t *testing.T) {
 	for name, check := range map[string]func(*faultRun){
 		"CreateOnlySentOnce": checkCreateOnlySentOnce, "CreateOnlyUnderDeadline": checkDeadline, "PassingFaults": checkPassingFaults,
 		"LastingFaults": checkLastingFaults, "Pause": checkPause, "Unreachable": checkUnreachable, "Completion": checkCompletion, "Storm": checkStorm,
+		"CutReadOfAReplaced": checkCutReadOfAReplaced,
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := f.Open(t)
@@ -177,6 +178,35 @@ func (f *faultRun) reads(value []byte) map[string]func() error {
 			resp, err := f.store.DeleteBatch(f.Context(), []string{"absent"})
 			return errors.Join(append(resp.Errors, err)...)
 		},
+	}
+}
+
+// checkCutReadOfAReplaced cuts the answers to a large read after half of the bytes of
+// an object that is replaced then: none of them may be in the answer, though they had
+// been read, and a plugin may have told its host of them.
+func checkCutReadOfAReplaced(f *faultRun) {
+	value := bytes.Repeat([]byte("0123456789abcdef"), 4<<20/16)
+	if err := f.create(f.Context(), "large", value); err != nil {
+		f.Fatal(err)
+	}
+	f.Proxy.Spoil(Rule{Times: attempts - 1, Do: func(w http.ResponseWriter, r *http.Request, forward func() (*http.Response, error)) {
+		resp, err := forward()
+		if err != nil {
+			Reset(w, r, nil)
+			return
+		}
+		defer resp.Body.Close()
+		copyHeader(w, resp)
+		_, _ = w.Write(bytes.Repeat([]byte("x"), int(resp.ContentLength/2)))
+		_ = http.NewResponseController(w).Flush()
+		Reset(w, r, nil)
+	}})
+	const offset, length = 7, 3<<20 + 5
+	for _, into := range [][]byte{nil, make([]byte, length)} {
+		got, err := f.store.GetRange(f.Context(), objstore.GetRangeRequest{Key: "large", Offset: offset, Length: length, Into: into})
+		if err != nil || !bytes.Equal(got.Data, value[offset:offset+length]) {
+			f.Errorf("%d bytes, %v (%d requests)", len(got.Data), err, len(f.Proxy.Take()))
+		}
 	}
 }
 

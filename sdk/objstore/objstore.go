@@ -124,6 +124,11 @@ type GetRangeRequest struct {
 	// Into is optional: read into this memory when it has the capacity. Once the call
 	// has returned, whatever it returned but the context's error, nothing writes there.
 	Into []byte
+	// Filled is optional. While a store reads into Into it may tell, by calls one after
+	// the other from within GetRange, how many bytes at its start are there and stay as
+	// they are. Fewer than it told before: those from there on are read anew. It is news
+	// for the impatient: the answer counts, and a store may tell nothing.
+	Filled func(n int64)
 }
 
 // GetRangeResponse is the bytes and the whole object's size.

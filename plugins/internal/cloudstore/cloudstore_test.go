@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,35 @@ func TestChunksReadAsOne(t *testing.T) {
 		if n, err := ours.WriteTo(&out); err != nil || n != int64(len(rest)) || !bytes.Equal(out.Bytes(), rest) {
 			t.Fatalf("write the rest: %x, %v, want %x", out.Bytes(), err, rest)
 		}
+	}
+}
+
+// TestReadAllTellsOfWhatIsThere reads through a connection that ends, and again.
+func TestReadAllTellsOfWhatIsThere(t *testing.T) {
+	whole := bytes.Repeat([]byte("mink"), (3*filledStep+100)/4)
+	data := make([]byte, len(whole))
+	var told []int64
+	filled := func(n int64) {
+		told = append(told, n)
+		if !bytes.Equal(data[:n], whole[:n]) {
+			t.Errorf("%d bytes are told of and not there", n)
+		}
+	}
+	cut := io.LimitReader(bytes.NewReader(whole), 2*filledStep+5)
+	if n, err := readAll(cut, data, filled); n != 2*filledStep+5 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := readAll(bytes.NewReader(whole), data, filled); n != len(whole) || err != nil || !bytes.Equal(data, whole) {
+		t.Errorf("%d, %v", n, err)
+	}
+	if want := []int64{0, filledStep, 2 * filledStep, 0, filledStep, 2 * filledStep, 3 * filledStep}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+	if n, err := readAll(bytes.NewReader(whole), data[:0], filled); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := readAll(bytes.NewReader(whole), data, nil); n != len(whole) || err != nil {
+		t.Errorf("%d, %v", n, err)
 	}
 }
 

@@ -13,6 +13,9 @@ import (
 // range beyond it is refused without asking, so that no sum overflows.
 const offsetMax = 1 << 50
 
+// filledStep is how many bytes lie between two calls of GetRangeRequest.Filled.
+const filledStep = 1 << 20
+
 // GetRange implements objstore.Store.
 func (s *Store) GetRange(ctx context.Context, req objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
 	if err := objstore.ValidateKey(req.Key); err != nil {
@@ -54,14 +57,32 @@ func (s *Store) getRange(ctx context.Context, req objstore.GetRangeRequest) (obj
 	if err != nil {
 		return objstore.GetRangeResponse{}, &classified{objstore.ErrInvalid, err.Error()}
 	}
-	data := req.Memory(n)
-	if got, err := io.ReadFull(object.Body, data); err != nil {
+	data, filled := req.Memory(n), req.Filled
+	if int64(cap(req.Into)) < n { // it is read elsewhere
+		filled = nil
+	}
+	if got, err := readAll(object.Body, data, filled); err != nil {
 		return objstore.GetRangeResponse{}, classify(objstore.ErrUnavailable, "the connection ended after %d of %d bytes (%w)", got, n, err)
 	}
 	if object.CRC32C != nil && n == object.Size && objstore.Checksum(data) != *object.CRC32C {
 		return objstore.GetRangeResponse{}, classify(objstore.ErrCorrupt, "the bytes have crc32c %08x, the service says %08x", objstore.Checksum(data), *object.CRC32C)
 	}
 	return objstore.GetRangeResponse{Data: data, Size: object.Size, Version: object.Version}, nil
+}
+
+// readAll fills data and tells, every filledStep and not at the end, how far it is.
+// An attempt before this one may have told of bytes that are read again now.
+func readAll(from io.Reader, data []byte, filled func(int64)) (int, error) {
+	if filled == nil {
+		return io.ReadFull(from, data)
+	}
+	filled(0)
+	for at := 0; ; filled(int64(at)) {
+		n, err := io.ReadFull(from, data[at:min(at+filledStep, len(data))])
+		if at += n; err != nil || at == len(data) {
+			return at, err
+		}
+	}
 }
 
 // ErrRange is the class of a service's refusal of a range that begins at the end

@@ -114,6 +114,16 @@ func checkLargeObject(t T, s objstore.Store) {
 	if !bytes.Equal(got, whole) {
 		t.Fatalf("%d bytes came back changed (%d)", size, len(got))
 	}
+	into := make([]byte, min(size, 6<<20))
+	ask := objstore.GetRangeRequest{Key: "large", Length: int64(len(into)), Into: into}
+	ask.Filled = func(n int64) {
+		if n < 0 || n > ask.Length || !bytes.Equal(into[:n], whole[:n]) {
+			t.Errorf("told of %d bytes, which are not there", n)
+		}
+	}
+	if resp, err := s.GetRange(t.Context(), ask); err != nil || !bytes.Equal(resp.Data, whole[:len(into)]) {
+		t.Fatalf("a read that wants to be told of its progress: %d bytes, %v", len(resp.Data), err)
+	}
 	for _, r := range [][2]int64{{0, 1}, {4 << 20, 5 << 20}, {int64(size) - 1, 1}, {1, int64(size) - 1}} {
 		got, err := s.GetRange(t.Context(), objstore.GetRangeRequest{Key: "large", Offset: r[0], Length: r[1]})
 		if err != nil || !bytes.Equal(got.Data, whole[r[0]:r[0]+r[1]]) || got.Size != int64(size) {

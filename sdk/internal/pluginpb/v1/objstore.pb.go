@@ -574,8 +574,9 @@ type GetRangeRequest struct {
 	Store         uint64                 `protobuf:"varint,1,opt,name=store,proto3" json:"store,omitempty"`
 	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        int64                  `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"` // -1: to the end
-	Span          *Span                  `protobuf:"bytes,5,opt,name=span,proto3" json:"span,omitempty"`      // where the answer may put the bytes, if they fit
+	Length        int64                  `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"`     // -1: to the end
+	Span          *Span                  `protobuf:"bytes,5,opt,name=span,proto3" json:"span,omitempty"`          // where the answer may put the bytes, if they fit
+	Progress      bool                   `protobuf:"varint,6,opt,name=progress,proto3" json:"progress,omitempty"` // the host takes GetRangeHeader.filled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -645,12 +646,23 @@ func (x *GetRangeRequest) GetSpan() *Span {
 	return nil
 }
 
+func (x *GetRangeRequest) GetProgress() bool {
+	if x != nil {
+		return x.Progress
+	}
+	return false
+}
+
 type GetRangeHeader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Size          int64                  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`     // of the object
-	Length        int64                  `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"` // of the range: the sum of all data
-	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	InSpan        bool                   `protobuf:"varint,4,opt,name=in_span,json=inSpan,proto3" json:"in_span,omitempty"` // the bytes lie at the start of the request's span, no data comes
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Size    int64                  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`     // of the object
+	Length  int64                  `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"` // of the range: the sum of all data
+	Version string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	InSpan  bool                   `protobuf:"varint,4,opt,name=in_span,json=inSpan,proto3" json:"in_span,omitempty"` // the bytes lie at the start of the request's span, no data comes
+	// Only if the request has progress: up to 64 headers with nothing but this may come
+	// before the answer's. So many bytes at the start of the span are there and stay as
+	// they are. Fewer than before: those from here on are written anew.
+	Filled        *int64 `protobuf:"varint,5,opt,name=filled,proto3,oneof" json:"filled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -711,6 +723,13 @@ func (x *GetRangeHeader) GetInSpan() bool {
 		return x.InSpan
 	}
 	return false
+}
+
+func (x *GetRangeHeader) GetFilled() int64 {
+	if x != nil && x.Filled != nil {
+		return *x.Filled
+	}
+	return 0
 }
 
 type GetRangeResponse struct {
@@ -1709,18 +1728,21 @@ const file_mink_plugin_v1_objstore_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x19.mink.plugin.v1.PutHeaderR\x06header\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"'\n" +
 	"\vPutResponse\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\tR\aversion\"\x93\x01\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\"\xaf\x01\n" +
 	"\x0fGetRangeRequest\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\x04R\x05store\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06length\x18\x04 \x01(\x03R\x06length\x12(\n" +
-	"\x04span\x18\x05 \x01(\v2\x14.mink.plugin.v1.SpanR\x04span\"o\n" +
+	"\x04span\x18\x05 \x01(\v2\x14.mink.plugin.v1.SpanR\x04span\x12\x1a\n" +
+	"\bprogress\x18\x06 \x01(\bR\bprogress\"\x97\x01\n" +
 	"\x0eGetRangeHeader\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x03R\x06length\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x17\n" +
-	"\ain_span\x18\x04 \x01(\bR\x06inSpan\"^\n" +
+	"\ain_span\x18\x04 \x01(\bR\x06inSpan\x12\x1b\n" +
+	"\x06filled\x18\x05 \x01(\x03H\x00R\x06filled\x88\x01\x01B\t\n" +
+	"\a_filled\"^\n" +
 	"\x10GetRangeResponse\x126\n" +
 	"\x06header\x18\x01 \x01(\v2\x1e.mink.plugin.v1.GetRangeHeaderR\x06header\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"5\n" +
@@ -1896,6 +1918,7 @@ func file_mink_plugin_v1_objstore_proto_init() {
 	}
 	file_mink_plugin_v1_error_proto_init()
 	file_mink_plugin_v1_objstore_proto_msgTypes[6].OneofWrappers = []any{}
+	file_mink_plugin_v1_objstore_proto_msgTypes[10].OneofWrappers = []any{}
 	file_mink_plugin_v1_objstore_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -160,6 +160,8 @@ func (s *objectStoreClient) getRange(ctx context.Context, req objstore.GetRangeR
 	if slot != nil {
 		ask.Span = slot.span(int64(len(slot.mem)))
 	}
+	early := early{req: req, slot: slot}
+	ask.Progress = early.wanted()
 	err = stream.SendMsg(ask)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return objstore.GetRangeResponse{}, err
@@ -167,12 +169,8 @@ func (s *objectStoreClient) getRange(ctx context.Context, req objstore.GetRangeR
 	if err := stream.CloseSend(); err != nil {
 		return objstore.GetRangeResponse{}, err
 	}
-	header := &pb.GetRangeHeader{}
-	f := &frame{header: header}
-	if err := stream.RecvMsg(f); err != nil {
-		if errors.Is(err, io.EOF) {
-			return objstore.GetRangeResponse{}, protocolError("no bytes and no error came")
-		}
+	header, f, err := early.answer(stream)
+	if err != nil {
 		return objstore.GetRangeResponse{}, err
 	}
 	defer func() { f.release() }()
@@ -181,15 +179,20 @@ func (s *objectStoreClient) getRange(ctx context.Context, req objstore.GetRangeR
 		req.Length >= 0 && n != req.Length || req.Length < 0 && n != header.GetSize()-req.Offset {
 		return objstore.GetRangeResponse{}, protocolError("%d bytes of an object of %d for the range [%d, +%d)", n, header.GetSize(), req.Offset, req.Length)
 	}
-	data := req.Memory(min(n, growFrom))[:0]
-	if req.Length >= 0 {
-		data = req.Memory(n)[:0]
+	data := early.data
+	if data == nil {
+		data = req.Memory(min(n, growFrom))[:0]
+		if req.Length >= 0 {
+			data = req.Memory(n)[:0]
+		}
 	}
 	if header.GetInSpan() {
 		if slot == nil || n > int64(len(slot.mem)) || f.size > 0 {
 			return objstore.GetRangeResponse{}, protocolError("%d bytes in a span that has not so many, or data beside them", n)
 		}
-		data = append(data, slot.mem[:n]...)
+		data = append(data, slot.mem[len(data):n]...)
+	} else {
+		data = data[:0]
 	}
 	for {
 		if int64(len(data)+f.size) > n {

@@ -184,7 +184,12 @@ func (s *objectStoreServer) GetRange(req *pb.GetRangeRequest, stream grpc.Server
 	if err != nil {
 		return objectStore.status(err)
 	}
-	resp, err := store.GetRange(stream.Context(), objstore.GetRangeRequest{Key: req.GetKey(), Offset: req.GetOffset(), Length: req.GetLength(), Into: span})
+	ask := objstore.GetRangeRequest{Key: req.GetKey(), Offset: req.GetOffset(), Length: req.GetLength(), Into: span}
+	told := announcer{stream: stream}
+	if req.GetProgress() {
+		ask.Filled = told.tell
+	}
+	resp, err := store.GetRange(stream.Context(), ask)
 	if err != nil {
 		return objectStore.status(err)
 	}
@@ -193,7 +198,10 @@ func (s *objectStoreServer) GetRange(req *pb.GetRangeRequest, stream grpc.Server
 	}}
 	rest := resp.Data
 	if len(span) > 0 && len(rest) <= len(span) {
-		copy(span, rest) // nothing to do when the store read into it
+		if len(rest) > 0 && &rest[0] != &span[0] { // the store read into memory of its own
+			told.tell(0)
+			copy(span, rest)
+		}
 		rest = nil
 	}
 	for first := true; first || len(rest) > 0; first = false {
