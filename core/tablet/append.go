@@ -84,7 +84,7 @@ type ArrowAppend struct {
 func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 	set := l.settings.Load()
 	lay := set.layouts[len(set.layouts)-1]
-	if !set.isTopic(lay) {
+	if l.cfg.PrimaryKey || !set.isTopic(lay) {
 		return nil, fmt.Errorf("append to bucket %s: %w: Kafka batches need the four columns of a topic, or kafka.value.format = json", l.cfg.Bucket, mink.ErrUnsupported)
 	}
 	o := &set.options
@@ -142,8 +142,11 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 
 // AppendArrow appends one Arrow batch, which is checked in full. Errors as for
 // AppendKafka; mink.ErrUnavailable for a schema version that this node has not
-// applied yet.
+// applied yet; mink.ErrUnsupported for a primary-key table.
 func (l *Log) AppendArrow(a ArrowAppend) (*Pending, error) {
+	if l.cfg.PrimaryKey {
+		return nil, fmt.Errorf("append to bucket %s: %w: the table has a primary key, and only its puts write the changelog", l.cfg.Bucket, mink.ErrUnsupported)
+	}
 	e, err := l.checkArrow(&a)
 	if err != nil {
 		l.counts.refused.Add(1)
@@ -248,13 +251,14 @@ type entry struct {
 	header         record.Header
 	kafka          []byte // or
 	metadata, body []byte
+	changes        []byte // of a changelog; nil: all are appends
 	sum            uint32 // of the arrow payload
 	logAppendTime  bool   // records take the commit timestamp
 	commitTime     bool   // the max timestamp is at least the commit timestamp
 }
 
 func (e *entry) size() int {
-	return record.HeaderSize + len(e.kafka) + len(e.metadata) + len(record.Padding(len(e.metadata))) + len(e.body)
+	return record.HeaderSize + len(e.kafka) + len(e.changes) + len(record.Padding(len(e.changes))) + len(e.metadata) + len(record.Padding(len(e.metadata))) + len(e.body)
 }
 
 // submit gives the batch its place: under one lock, so that windows, offsets and
@@ -262,25 +266,40 @@ func (e *entry) size() int {
 func (l *Log) submit(e *entry) (*Pending, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	h := &e.header
+	v, err := l.judge(h)
+	if err != nil {
+		return nil, err
+	}
+	if v.duplicate {
+		l.counts.duplicates.Add(1)
+		return l.repeat(&v, e.logAppendTime), nil
+	}
+	return l.place(e)
+}
+
+// judge says whether a batch may be appended now or was before, and gives it its
+// time. Under mu.
+func (l *Log) judge(h *record.Header) (v verdict, err error) {
 	if l.closed.Load() {
-		return nil, fmt.Errorf("append to bucket %s: %w", l.cfg.Bucket, mink.ErrClosed)
+		return verdict{}, fmt.Errorf("append to bucket %s: %w", l.cfg.Bucket, mink.ErrClosed)
 	}
 	st := l.mu.st
-	h := &e.header
 	h.CommitTimestamp = max(l.now(), st.lastCommit)
 	if h.WriterID >= 0 {
-		v, err := st.writers.check(h, h.CommitTimestamp)
-		if err != nil {
-			return nil, l.refuse(err)
-		}
-		if v.duplicate {
-			l.counts.duplicates.Add(1)
-			return l.repeat(&v, e.logAppendTime), nil
+		if v, err = st.writers.check(h, h.CommitTimestamp); err != nil {
+			return verdict{}, l.refuse(err)
 		}
 	}
-	if l.settings.Load().closed {
-		return nil, fmt.Errorf("append to bucket %s: %w: its partition is closed and takes no more rows", l.cfg.Bucket, mink.ErrInvalid)
+	if !v.duplicate && l.settings.Load().closed {
+		return verdict{}, fmt.Errorf("append to bucket %s: %w: its partition is closed and takes no more rows", l.cfg.Bucket, mink.ErrInvalid)
 	}
+	return v, nil
+}
+
+// place appends a batch that was judged. Under mu.
+func (l *Log) place(e *entry) (*Pending, error) {
+	st, h := l.mu.st, &e.header
 	h.BaseOffset, h.LeaderEpoch = st.end, l.cfg.LeaderEpoch
 	size := l.seal(e)
 	ticket, err := l.s.Append(stream.AppendRequest{
@@ -333,6 +352,9 @@ func (l *Log) parts(e *entry) [][]byte {
 	p := append(l.mu.parts[:0], l.mu.hdr[:])
 	if e.kafka != nil {
 		return append(p, e.kafka)
+	}
+	if e.changes != nil {
+		p = append(p, e.changes, record.Padding(len(e.changes)))
 	}
 	return append(p, e.metadata, record.Padding(len(e.metadata)), e.body)
 }

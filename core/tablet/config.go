@@ -24,6 +24,9 @@ type Config struct {
 	Options schema.Options
 	// Closed: the partition takes no more rows; appends are refused.
 	Closed bool
+	// PrimaryKey: the log is the changelog of a primary-key table. Only Log.Changelog
+	// appends to it.
+	PrimaryKey bool
 	// ReplayBytes is how much of the log one step of OpenLog reads. Default 4 MiB.
 	ReplayBytes int
 	// QuarantineMax is how many bad ranges are kept by name for Stats; all are

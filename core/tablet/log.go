@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -93,11 +94,13 @@ type Log struct {
 	openedAt mink.Offset
 	counts   counters
 	closed   atomic.Bool // set under mu, so that no append passes it
+	visible  visibility
 
 	mu struct {
 		sync.Mutex
 		st      *state
 		flights []flight // appends that were not durable when last looked at, by offset
+		writing bool     // there is a Changelog
 		hdr     [record.HeaderSize]byte
 		parts   [8][]byte
 	}
@@ -125,6 +128,7 @@ func OpenLog(ctx context.Context, s Stream, cfg Config) (*Log, error) {
 	if l.codecs == nil {
 		l.codecs = &Codecs{}
 	}
+	l.visible.bound.Store(math.MaxInt64)
 	if err := l.Reconfigure(cfg); err != nil {
 		return nil, err
 	}
@@ -236,6 +240,9 @@ func (l *Log) Read(ctx context.Context, r ReadRequest) (ReadResult, error) {
 		return ReadResult{}, err
 	}
 	res, err := l.s.Read(ctx, stream.ReadRequest{From: r.From, MaxBytes: r.MaxBytes, Cached: r.Cached})
+	if err == nil {
+		err = l.visible.cut(r.From, &res)
+	}
 	out := ReadResult{Next: res.Next, LogStart: res.Start, HighWatermark: res.HighWatermark}
 	if err != nil {
 		return out, fmt.Errorf("read bucket %s at %d: %w", l.cfg.Bucket, r.From, err)
@@ -264,8 +271,9 @@ func (l *Log) Bucket() mink.BucketRef { return l.cfg.Bucket }
 // LogStart is the first offset that is kept.
 func (l *Log) LogStart() mink.Offset { return l.s.Start() }
 
-// HighWatermark is the end of what is durable and readable.
-func (l *Log) HighWatermark() mink.Offset { return l.s.HighWatermark() }
+// HighWatermark is the end of what is durable and readable. Of a primary-key
+// bucket it is also the end of what can be looked up.
+func (l *Log) HighWatermark() mink.Offset { return l.visible.of(l.s.HighWatermark()) }
 
 // LogEnd is the next offset to be assigned.
 func (l *Log) LogEnd() mink.Offset { return l.s.LogEnd() }
@@ -275,7 +283,12 @@ func (l *Log) LeaderEpoch() mink.LeaderEpoch { return l.cfg.LeaderEpoch }
 
 // Changed is closed at the next advance of the high watermark, at a trim and
 // when the stream closes.
-func (l *Log) Changed() <-chan struct{} { return l.s.Changed() }
+func (l *Log) Changed() <-chan struct{} {
+	if c := l.visible.changed(); c != nil {
+		return c
+	}
+	return l.s.Changed()
+}
 
 // EpochEnd answers Kafka's OffsetForLeaderEpoch: the largest epoch <= epoch
 // under which this log was led, and the offset where it ended. The current
@@ -285,7 +298,7 @@ func (l *Log) EpochEnd(epoch mink.LeaderEpoch) (mink.LeaderEpoch, mink.Offset) {
 	if epoch > l.cfg.LeaderEpoch || epoch < 0 {
 		return -1, -1
 	}
-	hw := l.s.HighWatermark()
+	hw := l.HighWatermark()
 	if epoch == l.cfg.LeaderEpoch {
 		return epoch, hw
 	}
@@ -328,7 +341,7 @@ func (l *Log) Trim(ctx context.Context, to mink.Offset) error {
 // everything.
 func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, error) {
 	o := l.settings.Load().options
-	point, hw := l.s.Start(), l.s.HighWatermark()
+	point, hw := l.s.Start(), l.HighWatermark()
 	if o.CompactOnly {
 		return point, nil
 	}

@@ -49,7 +49,7 @@ func (l *Log) OffsetForTimestamp(ctx context.Context, ms int64, kind TimestampKi
 	if err != nil {
 		return fail(err)
 	}
-	if !ok {
+	if !ok || f.Start >= l.HighWatermark() {
 		return TimestampResult{}, false, nil
 	}
 	if kind == ByCommit {
@@ -87,6 +87,9 @@ func (l *Log) scan(ctx context.Context, from mink.Offset, stop func(*stream.Fram
 			return nil
 		}
 		for i := range res.Frames {
+			if res.Frames[i].Start >= l.HighWatermark() {
+				return nil
+			}
 			if done, err := stop(&res.Frames[i]); done || err != nil {
 				return err
 			}
@@ -194,7 +197,7 @@ func (l *Log) MaxTimestamp(ctx context.Context) (TimestampResult, bool, error) {
 	if err := l.usable(); err != nil {
 		return TimestampResult{}, false, err
 	}
-	start, hw := l.s.Start(), l.s.HighWatermark()
+	start, hw := l.s.Start(), l.HighWatermark()
 	l.mu.Lock()
 	p, ok := l.mu.st.durablePeak(hw)
 	l.mu.Unlock()
