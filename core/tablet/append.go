@@ -42,6 +42,9 @@ func (p *Pending) Done() <-chan struct{} {
 	return p.ticket.Done()
 }
 
+// Placed is where the append will be, known at once; LogStart is not in it.
+func (p *Pending) Placed() AppendResult { return p.res }
+
 // Result is valid after Done; a nil error means durable and visible. An error
 // says that the outcome is not known here: the log closes and its next leader
 // decides; an idempotent writer sends the same batch again.

@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -56,7 +58,27 @@ type Shared struct {
 	files   *pebble.FileCache
 	compact *compactions
 	pending budget
+	codecs  codecs
 }
+
+// codecs pools what checks and decodes messages.
+type codecs struct{ check, arrow sync.Pool }
+
+func (c *codecs) checker() *arrowipc.Checker {
+	if k, ok := c.check.Get().(*arrowipc.Checker); ok {
+		return k
+	}
+	return arrowipc.NewChecker(arrowipc.DefaultMaxBytes)
+}
+
+func (c *codecs) decoder() *arrowipc.Decoder {
+	if d, ok := c.arrow.Get().(*arrowipc.Decoder); ok {
+		return d
+	}
+	return arrowipc.NewDecoder(arrowipc.DefaultMaxBytes)
+}
+
+var allocator = memory.DefaultAllocator
 
 // fileCacheShards is how many locks the open files are spread over.
 const fileCacheShards = 8

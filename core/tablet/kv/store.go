@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -118,10 +119,10 @@ func (l storeLogger) Fatalf(format string, args ...any) {
 	l.failed.set(fmt.Errorf("store of bucket %s: %w: %s", l.bucket, mink.ErrUnavailable, fmt.Sprintf(format, args...)))
 }
 
-// openStore opens the store in dir, or makes an empty one with the given meta. It
+// openStore opens the store in dir, or makes an empty one. It
 // answers the meta of what was there. fail is told once when the store cannot go
 // on by itself; it must not call the store.
-func (s *Shared) openStore(dir string, bucket mink.BucketRef, empty meta, fail func(error)) (*store, meta, error) {
+func (s *Shared) openStore(dir string, bucket mink.BucketRef, fail func(error)) (*store, meta, error) {
 	st := &store{dir: dir, bucket: bucket, failed: &failure{notify: fail}}
 	there, err := dirExists(dir)
 	if err != nil {
@@ -130,7 +131,7 @@ func (s *Shared) openStore(dir string, bucket mink.BucketRef, empty meta, fail f
 	if st.db, err = pebble.Open(dir, s.options(st)); err != nil {
 		return nil, meta{}, fmt.Errorf("store of bucket %s: open %s: %w", bucket, dir, storeError(err))
 	}
-	m := empty
+	m := meta{}
 	if there {
 		m, err = st.readMeta(st.db)
 	} else {
@@ -200,6 +201,15 @@ func (s *store) readMeta(r pebble.Reader) (meta, error) {
 	}
 	defer func() { _ = c.Close() }() // frees the block
 	return decodeMeta(v, s.bucket)
+}
+
+// get answers a row; nil: there is none. held keeps it, when there is one.
+func get(r pebble.Reader, key []byte) (value []byte, held io.Closer, err error) {
+	value, held, err = r.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil, nil
+	}
+	return value, held, storeError(err)
 }
 
 // batch gathers changes of rows; keys have the row prefix.

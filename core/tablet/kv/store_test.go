@@ -37,7 +37,7 @@ func newShared(t testing.TB, change ...func(*SharedConfig)) *Shared {
 
 func mustOpen(t testing.TB, sh *Shared, dir string) (*store, meta) {
 	t.Helper()
-	s, m, err := sh.openStore(dir, bucket7, meta{}, nil)
+	s, m, err := sh.openStore(dir, bucket7, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func put(t testing.TB, s *store, from, to int, value string) {
 	}
 }
 
-func get(t testing.TB, s *store, i int) string {
+func stored(t testing.TB, s *store, i int) string {
 	t.Helper()
 	v, c, err := s.db.Get(testKey(i))
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -95,7 +95,7 @@ func TestStoreReopens(t *testing.T) {
 	if want := (meta{10_000, 10_000}); m != want {
 		t.Fatalf("%+v, want %+v", m, want)
 	}
-	if v := get(t, s, 9_999); v != "v9999" {
+	if v := stored(t, s, 9_999); v != "v9999" {
 		t.Fatal(v)
 	}
 	if n, err := rowCount(s.db, func() error { return nil }); n != 10_000 || err != nil {
@@ -134,8 +134,8 @@ func TestStoreCheckpoint(t *testing.T) {
 	}
 	c, m := mustOpen(t, sh, filepath.Join(dir, "c"))
 	defer mustClose(t, c)
-	if m != (meta{5_000, 5_000}) || get(t, c, 0) != "a0" || get(t, c, 6_000) != "" {
-		t.Fatalf("%+v %q %q", m, get(t, c, 0), get(t, c, 6_000))
+	if m != (meta{5_000, 5_000}) || stored(t, c, 0) != "a0" || stored(t, c, 6_000) != "" {
+		t.Fatalf("%+v %q %q", m, stored(t, c, 0), stored(t, c, 6_000))
 	}
 }
 
@@ -146,7 +146,7 @@ func TestStoreOfAnotherBucket(t *testing.T) {
 	mustClose(t, s)
 	other := bucket7
 	other.Index++
-	if _, _, err := sh.openStore(dir, other, meta{}, nil); !errors.Is(err, mink.ErrCorrupt) {
+	if _, _, err := sh.openStore(dir, other, nil); !errors.Is(err, mink.ErrCorrupt) {
 		t.Fatal(err)
 	}
 }
@@ -176,7 +176,7 @@ func TestStoreCorrupt(t *testing.T) {
 	}
 	var told []error
 	var mu sync.Mutex
-	s, _, err := sh.openStore(dir, bucket7, meta{}, func(err error) {
+	s, _, err := sh.openStore(dir, bucket7, func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, err)
