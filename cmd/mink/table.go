@@ -23,6 +23,8 @@ func tableCommand(a *app) *cobra.Command {
 // tableFlags is what `table create` takes besides a descriptor file.
 type tableFlags struct {
 	columns, primaryKey, partitionBy, bucketKey []string
+	aggregate                                   []string
+	autoIncrement                               string
 	buckets                                     int32
 	options, properties                         []string
 	logTTL, comment, file                       string
@@ -42,7 +44,7 @@ types, the options and the JSON of --descriptor.`,
 		Example: `  mink table create db.events -C "id BIGINT NOT NULL" -C "at TIMESTAMP(3)" -C "text STRING" --bucket-count 4
   mink table describe db.events --json | jq .descriptor | mink table create db.copy --descriptor -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, flag := range []string{"column", "primary-key", "partition-by", "bucket-key", "bucket-count", "option", "property", "log-ttl", "comment"} {
+			for _, flag := range []string{"column", "primary-key", "aggregate", "auto-increment", "partition-by", "bucket-key", "bucket-count", "option", "property", "log-ttl", "comment"} {
 				if f.file != "" && cmd.Flags().Changed(flag) {
 					return usagef("--descriptor has all of the table: --%s cannot stand beside it", flag)
 				}
@@ -69,6 +71,8 @@ types, the options and the JSON of --descriptor.`,
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.columns, "column", "C", nil, `column "NAME TYPE [NOT NULL]", repeated`)
 	fl.StringSliceVar(&f.primaryKey, "primary-key", nil, "primary key columns")
+	fl.StringArrayVar(&f.aggregate, "aggregate", nil, "COLUMN=FUNCTION of a table with the option merge_engine=aggregation, repeated: "+strings.Join(schema.AggregateFunctions(), ", "))
+	fl.StringVar(&f.autoIncrement, "auto-increment", "", "INT or BIGINT column that a primary-key table numbers")
 	fl.StringSliceVar(&f.partitionBy, "partition-by", nil, "partition columns")
 	fl.StringSliceVar(&f.bucketKey, "bucket-key", nil, "columns that choose a row's bucket; none: batches take turns")
 	fl.Int32Var(&f.buckets, "bucket-count", 1, "buckets of each partition, 1..4096")
@@ -129,6 +133,16 @@ func (f tableFlags) fill(d *schema.Descriptor) (err error) {
 		}
 		d.Schema.Columns = append(d.Schema.Columns, c)
 	}
+	if err := aggregates(f.aggregate, func(name string) *schema.Column { return columnOf(d, name) }); err != nil {
+		return err
+	}
+	if f.autoIncrement != "" {
+		c := columnOf(d, f.autoIncrement)
+		if c == nil {
+			return usagef("--auto-increment %q: no --column has this name", f.autoIncrement)
+		}
+		c.AutoIncrement = true
+	}
 	d.PrimaryKey, d.PartitionKeys, d.BucketKeys = f.primaryKey, f.partitionBy, f.bucketKey
 	d.BucketCount, d.Comment = f.buckets, f.comment
 	if d.Options, err = pairs(f.options); err != nil {
@@ -139,6 +153,30 @@ func (f tableFlags) fill(d *schema.Descriptor) (err error) {
 	}
 	d.Properties, err = pairs(f.properties)
 	return err
+}
+
+// columnOf finds a column of the descriptor, nil when there is none.
+func columnOf(d *schema.Descriptor, name string) *schema.Column {
+	if i := d.Schema.Index(name); i >= 0 {
+		return &d.Schema.Columns[i]
+	}
+	return nil
+}
+
+// aggregates sets the functions "COLUMN=FUNCTION" of columns that find knows.
+func aggregates(list []string, find func(string) *schema.Column) error {
+	for _, text := range list {
+		i := strings.LastIndexByte(text, '=')
+		if i < 0 {
+			return usagef("--aggregate %q: want COLUMN=FUNCTION", text)
+		}
+		c := find(text[:i])
+		if c == nil {
+			return usagef("--aggregate %q: the command adds no column %q", text, text[:i])
+		}
+		c.Aggregate = schema.AggregateFunction(text[i+1:])
+	}
+	return nil
 }
 
 // column reads "NAME TYPE [NOT NULL]"; a name with spaces stands in backquotes.
@@ -233,6 +271,12 @@ func (a *app) printDescription(t api.Table) error {
 				roles = append(roles, r.name)
 			}
 		}
+		if c.AutoIncrement {
+			roles = append(roles, "auto-increment")
+		}
+		if c.Aggregate != "" {
+			roles = append(roles, string(c.Aggregate))
+		}
 		rows = append(rows, []string{fmt.Sprint(c.ID), c.Name, c.Type.String(), strings.Join(roles, ", "), c.Comment})
 	}
 	a.printTable([]string{"field", "column", "type", "role", "comment"}, rows)
@@ -256,7 +300,7 @@ func sortedKeys(m map[string]string) []string {
 }
 
 func (a *app) tableAlter() *cobra.Command {
-	var add, drop, rename, modify, set, reset []string
+	var add, aggregate, drop, rename, modify, set, reset []string
 	var buckets int32
 	cmd := &cobra.Command{
 		Use: "alter DB.TABLE", Short: "Alter a table", Args: oneTable, ValidArgsFunction: a.completeTable,
@@ -269,6 +313,9 @@ nullable. Buckets can be added to a table without bucket keys, such as a topic.`
   mink table alter kafka.clicks --bucket-count 12`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changes, err := alterations(add, drop, rename, modify, set, reset, buckets)
+			if err == nil {
+				err = aggregates(aggregate, func(name string) *schema.Column { return added(changes, name) })
+			}
 			if err != nil {
 				return err
 			}
@@ -290,6 +337,7 @@ nullable. Buckets can be added to a table without bucket keys, such as a topic.`
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&add, "add", nil, `add a column "NAME TYPE", repeated`)
+	f.StringArrayVar(&aggregate, "aggregate", nil, "COLUMN=FUNCTION of a column that is added, repeated")
 	f.StringArrayVar(&drop, "drop", nil, "drop a column, repeated")
 	f.StringArrayVar(&rename, "rename", nil, "rename a column OLD=NEW, repeated")
 	f.StringArrayVar(&modify, "modify", nil, `widen a column's type "NAME TYPE", repeated`)
@@ -297,6 +345,16 @@ nullable. Buckets can be added to a table without bucket keys, such as a topic.`
 	f.StringArrayVar(&reset, "reset", nil, "reset an option to its default, repeated")
 	f.Int32Var(&buckets, "bucket-count", 0, "number of buckets of each partition, more than now")
 	return cmd
+}
+
+// added finds a column that the changes add, nil when none does.
+func added(changes []schema.Change, name string) *schema.Column {
+	for _, c := range changes {
+		if c.Op == schema.AddColumn && c.Column.Name == name {
+			return c.Column
+		}
+	}
+	return nil
 }
 
 func alterations(add, drop, rename, modify, set, reset []string, buckets int32) ([]schema.Change, error) {
