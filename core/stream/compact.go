@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"sync"
 	"time"
 
 	"github.com/mink-project/mink/core/stream/plan"
@@ -29,36 +30,75 @@ type compactState struct {
 	// bad are objects that could not be read, and when to try again: they are left
 	// out, or the first of them would keep all others from being merged for ever.
 	bad map[plan.ObjectID]time.Time
+
+	rewriting busyObjects
+}
+
+// busyObjects are what rewrites under way read: merges leave them alone, as each would make
+// the other's plan stale. They are added by the holder of compactState.turn, so
+// that no merge has planned with them.
+type busyObjects struct {
+	mu sync.Mutex
+	of map[plan.ObjectID]int // how many rewrites
+}
+
+// add answers what takes the objects out again.
+func (b *busyObjects) add(ranges []plan.Range) (done func()) {
+	change := func(by int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, r := range ranges {
+			if b.of[r.Object] += by; b.of[r.Object] == 0 {
+				delete(b.of, r.Object)
+			}
+		}
+	}
+	change(1)
+	return func() { change(-1) }
+}
+
+func (b *busyObjects) has(id plan.ObjectID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.of[id] > 0
 }
 
 // CompactNow merges until nothing is due: one job at a time, each planned on a
-// view that holds the one before.
+// view that holds the one before. A rewrite that waits comes between two jobs.
 func (e *Engine) CompactNow(ctx context.Context) error {
-	select {
-	case e.compaction.turn <- struct{}{}:
-		defer func() { <-e.compaction.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 	stale := 0
 	var bad []error
 	for {
-		if err := e.failure(); err != nil {
-			return err
-		}
-		did, err := e.compactOnce(ctx)
+		did, leftOut, err := e.compactNext(ctx)
 		switch {
 		case err == nil && !did:
 			return errors.Join(bad...)
 		case err == nil:
 		case errors.Is(err, mink.ErrConflict) && stale < staleTries:
 			stale++
-		case e.leaveOut(err):
+		case leftOut:
 			bad = append(bad, fmt.Errorf("compact: %w", err))
 		default:
 			return errors.Join(append(bad, fmt.Errorf("compact: %w", err))...)
 		}
 	}
+}
+
+// compactNext does what is due first. leftOut: an object could not be read and is in no
+// plan from now on.
+func (e *Engine) compactNext(ctx context.Context) (did, leftOut bool, err error) {
+	select {
+	case e.compaction.turn <- struct{}{}:
+		defer func() { <-e.compaction.turn }()
+	case <-ctx.Done():
+		return false, false, ctx.Err()
+	}
+	if err := e.failure(); err != nil {
+		return false, false, err
+	}
+	did, err = e.compactOnce(ctx)
+	leftOut = err != nil && !errors.Is(err, mink.ErrConflict) && e.leaveOut(err)
+	return did, leftOut, err
 }
 
 // sourceError says which object could not be read.
@@ -131,7 +171,7 @@ func (e *Engine) myObjects(view View) []plan.Object {
 		}
 	}
 	for o := range view.Objects() {
-		if _, bad := e.compaction.bad[o.ID]; !bad && e.responsible(live, o.WAL) {
+		if _, bad := e.compaction.bad[o.ID]; !bad && e.responsible(live, o.WAL) && !e.compaction.rewriting.has(o.ID) {
 			mine = append(mine, o)
 		}
 	}

@@ -131,7 +131,7 @@ func newEngine(cfg Config, deps Deps, log *slog.Logger, w logWriter) *Engine {
 	e.loops = e.newLoops()
 	e.uploads.turn, e.compaction.turn, e.cleaning = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	e.compaction.checked, e.compaction.seed = map[plan.ObjectID]uint64{}, maphash.MakeSeed()
-	e.compaction.bad = map[plan.ObjectID]time.Time{}
+	e.compaction.bad, e.compaction.rewriting.of = map[plan.ObjectID]time.Time{}, map[plan.ObjectID]int{}
 	return e
 }
 

@@ -137,36 +137,20 @@ func (s *Stream) frameRange(ctx context.Context, v plan.Stream, r plan.Range, at
 }
 
 // Rewrite puts other frames in the place of those below r.Upper and answers what it
-// left. Reads and appends go on meanwhile; a read that began before may still bring the
-// frames of before. No merge of this node runs beside it, so that their plans do
-// not make each other stale.
+// left. Reads, appends and merges go on meanwhile; a read that began before may still bring the
+// frames of before. Merges of this node leave the objects alone that it reads.
 //
-// Errors: mink.ErrConflict when the stream was merged, led by others or trimmed to
+// Errors: mink.ErrConflict when the stream was merged or rewritten, led by others or trimmed to
 // Upper meanwhile (try again later), mink.ErrInvalid for a wrong Upper or frames that do not
 // fit, what Read answers, and the error of r.Frames. After an error the stream is
 // as it was, or, when nobody knows the command's fate, perhaps rewritten.
 func (s *Stream) Rewrite(ctx context.Context, r Rewrite) (plan.Cleaned, error) {
 	e := s.engine
-	select {
-	case e.compaction.turn <- struct{}{}:
-		defer func() { <-e.compaction.turn }()
-	case <-ctx.Done():
-		return plan.Cleaned{}, ctx.Err()
-	}
-	if err := e.failure(); err != nil {
-		return plan.Cleaned{}, fmt.Errorf("rewrite stream %d: %w", s.id, err)
-	}
-	v, err := e.ownedView(s.id, s.epoch)
+	v, done, err := s.planRewrite(ctx, r.Upper)
 	if err != nil {
-		return plan.Cleaned{}, fmt.Errorf("rewrite: %w", err)
+		return plan.Cleaned{}, err
 	}
-	if r.Upper > 0 && r.Upper <= v.Start {
-		return plan.Cleaned{}, fmt.Errorf("rewrite stream %d up to %d: it starts at %d: %w", s.id, r.Upper, v.Start, mink.ErrConflict)
-	}
-	if r.Upper <= 0 || r.Upper < v.Cleaned.End || r.Upper > e.trimLimit(v) {
-		return plan.Cleaned{}, fmt.Errorf("rewrite stream %d up to %d: it starts at %d, is rewritten up to %d and may be up to %d: %w",
-			s.id, r.Upper, v.Start, v.Cleaned.End, e.trimLimit(v), mink.ErrInvalid)
-	}
+	defer done()
 	w := &rewriter{outputs: newOutputs(e, plan.KindStream, 1), stream: s, view: v, sources: v.Below(r.Upper), upper: r.Upper}
 	if err := w.run(ctx, r.Frames); err != nil {
 		w.giveUp(ctx)
@@ -184,6 +168,33 @@ func (s *Stream) Rewrite(ctx context.Context, r Rewrite) (plan.Cleaned, error) {
 	e.stats.rewrites.Add(1)
 	s.uncache(r.Upper)
 	return left, nil
+}
+
+// planRewrite checks what a rewrite goes by, between two merges, and keeps later merges
+// away from the objects that it reads, until done. It holds up no merge of others,
+// however long the rewrite takes.
+func (s *Stream) planRewrite(ctx context.Context, upper mink.Offset) (v plan.Stream, done func(), err error) {
+	e := s.engine
+	select {
+	case e.compaction.turn <- struct{}{}:
+		defer func() { <-e.compaction.turn }()
+	case <-ctx.Done():
+		return v, nil, ctx.Err()
+	}
+	if err := e.failure(); err != nil {
+		return v, nil, fmt.Errorf("rewrite stream %d: %w", s.id, err)
+	}
+	if v, err = e.ownedView(s.id, s.epoch); err != nil {
+		return v, nil, fmt.Errorf("rewrite: %w", err)
+	}
+	if upper > 0 && upper <= v.Start {
+		return v, nil, fmt.Errorf("rewrite stream %d up to %d: it starts at %d: %w", s.id, upper, v.Start, mink.ErrConflict)
+	}
+	if upper <= 0 || upper < v.Cleaned.End || upper > e.trimLimit(v) {
+		return v, nil, fmt.Errorf("rewrite stream %d up to %d: it starts at %d, is rewritten up to %d and may be up to %d: %w",
+			s.id, upper, v.Start, v.Cleaned.End, e.trimLimit(v), mink.ErrInvalid)
+	}
+	return v, e.compaction.rewriting.add(v.Below(upper)), nil
 }
 
 // uncache makes reads below upper go to the objects, which this node's view names by now.

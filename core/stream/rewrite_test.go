@@ -175,6 +175,96 @@ func TestRewriteBesideATrim(t *testing.T) {
 	}
 }
 
+// A rewrite of a large stream takes minutes. The node's other objects are merged meanwhile, and
+// those that it reads are not: it would come to nothing.
+func TestMergesGoOnBesideARewrite(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, n *node) {
+		s, other := n.open(1), n.open(2)
+		w.fill(n, s, 4, 10)
+		sources := map[plan.ObjectID]bool{}
+		for _, r := range w.meta.State().Streams[1].Ranges {
+			sources[r.Object] = true
+		}
+		w.fill(n, other, 20, 10)
+		before := n.Stats().Compactions
+		r := joining(1, 80)
+		r.Frames = func(old iter.Seq2[stream.Frame, error]) iter.Seq2[stream.Frame, error] {
+			return func(yield func(stream.Frame, error) bool) {
+				first := true
+				for f, err := range join(1, old) {
+					if first {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+						defer cancel()
+						if err := n.CompactNow(ctx); err != nil {
+							t.Errorf("merges beside a rewrite: %v", err)
+						}
+						first = false
+						state := w.meta.State()
+						for id := range sources {
+							if _, named := state.Object(id); !named {
+								t.Errorf("object %+v was merged", id)
+							}
+						}
+					}
+					if !yield(f, err) {
+						return
+					}
+				}
+			}
+		}
+		if _, err := s.Rewrite(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if n.Stats().Compactions == before {
+			t.Error("nothing was merged")
+		}
+		w.valid()
+		// Afterwards they are as others.
+		before = n.Stats().Compactions
+		w.fill(n, s, 20, 10)
+		n.compactAll()
+		if n.Stats().Compactions == before || len(w.meta.State().Streams[1].Ranges) > 12 {
+			t.Errorf("the stream has %d ranges after merges", len(w.meta.State().Streams[1].Ranges))
+		}
+		w.check(n.reopen(s))
+		w.check(n.reopen(other))
+	})
+}
+
+// A node that has much to merge does not keep rewrites waiting for all of it.
+func TestARewriteComesBetweenTwoMerges(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world, n *node) {
+		s, other := n.open(1), n.open(2)
+		w.fill(n, s, 2, 10)
+		w.fill(n, other, 100, 2)
+		var ops []string
+		var rewriting sync.WaitGroup
+		n.meta.inject(func(op string) (error, error) {
+			if op != "replace" && op != "rewrite" {
+				return nil, nil
+			}
+			if ops = append(ops, op); len(ops) == 1 { // the first merge is at its end
+				rewriting.Go(func() {
+					if err := rewrite(s); err != nil {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+			}
+			return nil, nil
+		})
+		if err := n.CompactNow(t.Context()); err != nil {
+			t.Error(err)
+		}
+		rewriting.Wait()
+		if len(ops) < 3 || ops[1] != "rewrite" {
+			t.Errorf("the order was %v", ops)
+		}
+		w.check(n.reopen(s))
+		w.check(n.reopen(other))
+	})
+}
+
 // Frames that do not stand for those that were read never reach the metadata.
 func TestRewriteRefusesFramesThatDoNotFit(t *testing.T) {
 	change := func(f func(*stream.Frame)) func(iter.Seq2[stream.Frame, error]) iter.Seq2[stream.Frame, error] {
