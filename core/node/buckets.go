@@ -38,6 +38,7 @@ type bucket struct {
 	log         *tablet.Log    // nil unless open
 	opening     bool           // queued or in a worker's hands
 	err         error          // of the last try to open it
+	behind      error          // why tabletTable does not reach log; nil: it does
 	failures    int            // in a row
 	retry       time.Time      // of the next one
 	walk        uint64         // the last one that met it
@@ -52,6 +53,7 @@ type buckets struct {
 	codecs tablet.Codecs
 	tries  chan struct{} // a worker has ended a try
 	open   func(context.Context, *bucket, tabletTable) (*stream.Stream, *tablet.Log, error)
+	set    func(*tablet.Log, tablet.Config) error // (*tablet.Log).Reconfigure
 
 	mu struct {
 		sync.Mutex
@@ -74,7 +76,7 @@ type tabletTable struct {
 
 func newBuckets(inc *incarnation) *buckets {
 	b := &buckets{inc: inc, tries: make(chan struct{}, 1)}
-	b.open = b.openTablet
+	b.open, b.set = b.openTablet, (*tablet.Log).Reconfigure
 	b.mu.led = map[mink.StreamID]*bucket{}
 	return b
 }
@@ -92,6 +94,8 @@ func (b *buckets) tablet(view *cluster.State, id mink.StreamID, epoch mink.Leade
 	}
 	b.catchUp(e, view)
 	switch {
+	case e.behind != nil:
+		return nil, fmt.Errorf("a change of its table does not reach it, which is tried again: %w: %w", mink.ErrUnavailable, e.behind)
 	case e.log != nil:
 		return e.log, nil
 	case errors.Is(e.err, mink.ErrCorrupt):
@@ -250,6 +254,9 @@ func (b *buckets) requeue(now time.Time) (next time.Time) {
 // Under mu, so that no older view comes after a newer one.
 func (b *buckets) catchUp(e *bucket, view *cluster.State) {
 	if view.Index() <= e.asOf {
+		if e.behind != nil {
+			b.configure(e, e.log)
+		}
 		return
 	}
 	t, ok := view.Table(e.ref.Table)
@@ -258,21 +265,22 @@ func (b *buckets) catchUp(e *bucket, view *cluster.State) {
 		return // dropped: run closes it
 	}
 	e.asOf = view.Index()
-	if now := (tabletTable{t, p.Closed}); e.tabletTable != now {
-		e.tabletTable = now
-		if e.log != nil {
-			b.configure(e, e.log)
-		}
+	now := tabletTable{t, p.Closed}
+	changed := e.tabletTable != now
+	if e.tabletTable = now; e.log != nil && (changed || e.behind != nil) {
+		b.configure(e, e.log)
 	}
 }
 
-// configure tells a tablet of its table's new schemas and options. Under mu.
+// configure tells a tablet of its table's new schemas and options. One that they do not
+// reach is not handed out: who asks for it next is who tries again. Under mu.
 func (b *buckets) configure(e *bucket, log *tablet.Log) {
 	cfg, err := b.tabletConfig(e.ref, e.epoch, e.tabletTable)
 	if err == nil {
-		err = log.Reconfigure(cfg)
+		err = b.set(log, cfg)
 	}
-	if err != nil {
+	known := e.behind != nil
+	if e.behind = err; err != nil && !known {
 		b.inc.node.logger.Error("a table's change does not reach its bucket", "bucket", e.ref.String(), "error", err)
 	}
 }
@@ -485,8 +493,8 @@ func (b *buckets) stats() []BucketStats {
 	var out []BucketStats
 	for _, e := range b.snapshot() {
 		s := BucketStats{Bucket: e.ref, Stream: e.id, LeaderEpoch: e.epoch}
-		if e.err != nil {
-			s.Error = e.err.Error()
+		if err := cmp.Or(e.err, e.behind); err != nil {
+			s.Error = err.Error()
 		}
 		if e.log != nil {
 			s.LogStart, s.HighWatermark, s.LogEnd = e.log.LogStart(), e.log.HighWatermark(), e.log.LogEnd()

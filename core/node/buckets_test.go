@@ -266,6 +266,47 @@ func TestATabletIsAsNewAsTheViewItWasAskedUnder(t *testing.T) {
 	})
 }
 
+// A tablet that could not be told of its table's change is not handed out as if it had been,
+// and is told again when somebody asks for it.
+func TestAChangeThatDoesNotReachATabletIsTriedAgain(t *testing.T) {
+	bucketsOf(t, 4, func(mink.BucketRef, int) error { return nil }, func(t *testing.T, n *Node, b *buckets, o *opener) {
+		fails := true
+		b.set = func(log *tablet.Log, cfg tablet.Config) error {
+			if fails {
+				return mink.ErrCorrupt
+			}
+			return log.Reconfigure(cfg)
+		}
+		ref := table(t, n, "t", 1)[0]
+		time.Sleep(time.Second)
+		synctest.Wait()
+		b.inc.buckets = b
+		n.setCurrent(b.inc)
+		if _, err := n.Log(ref); err != nil {
+			t.Fatal(err)
+		}
+		_, err := n.AlterTable(t.Context(), ref.Table, []schema.Change{{
+			Op: schema.AddColumn, Column: &schema.Column{Name: "a", Type: schema.MustParseType("INT")},
+		}}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := n.Log(ref); !errors.Is(err, mink.ErrUnavailable) || !errors.Is(err, mink.ErrCorrupt) {
+				t.Fatalf("a tablet under its table's old columns: %v", err)
+			}
+		}
+		fails = false
+		log, err := n.Log(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := log.AppendArrow(tablet.ArrowAppend{SchemaID: 2, WriterID: 1}); !errors.Is(err, mink.ErrClosed) {
+			t.Errorf("the tablet does not know the new columns: %v", err)
+		}
+	})
+}
+
 func TestMissingNamesAFailedBucket(t *testing.T) {
 	bucketsOf(t, 4, func(ref mink.BucketRef, _ int) error {
 		if ref.Index == 1 {

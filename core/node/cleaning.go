@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,29 +14,73 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// clean cleans the buckets of compacted topics that are due, one after the other, the
-// dirtiest first: a cleaning may take the memory of a large map, and rewrites are in no
-// hurry. A bucket that a map's room was too small for has another turn when the others
-// have had theirs. A bucket that fails does not hold up the others.
-func (b *buckets) clean(ctx context.Context) error {
-	var errs []error
-	failed := map[mink.StreamID]bool{}
+// cleaner cleans the buckets of compacted topics. Its fields are its loop's.
+type cleaner struct {
+	buckets *buckets
+	every   time.Duration // of the loop
+	failed  map[mink.StreamID]cleanFailure
+}
+
+// cleanFailure is a bucket whose cleaning failed, perhaps after it had read much of it.
+type cleanFailure struct {
+	err   error
+	times int // in a row
+	retry time.Time
+}
+
+// cleanRetryMax bounds how many intervals of the loop a failing bucket waits.
+const cleanRetryMax = 64
+
+func newCleaner(b *buckets, every time.Duration) *cleaner {
+	return &cleaner{buckets: b, every: every, failed: map[mink.StreamID]cleanFailure{}}
+}
+
+// clean cleans the buckets that are due, one after the other, the dirtiest first: a cleaning
+// may take the memory of a large map, and rewrites are in no hurry. A bucket that a map's
+// room was too small for has another turn when the others have had theirs. A bucket that
+// fails does not hold up the others; it waits longer after each failure, and its
+// error is answered meanwhile.
+func (c *cleaner) clean(ctx context.Context) error {
+	tried := map[mink.StreamID]bool{} // and failed, in this run
 	for again := true; again && ctx.Err() == nil; {
 		again = false
-		due, err := b.dirty(ctx, failed)
-		errs = append(errs, err...)
-		for _, d := range due {
+		for _, d := range c.due(ctx, tried) {
 			if ctx.Err() != nil {
 				break
 			}
-			more, err := b.cleanOne(ctx, d)
-			if err != nil {
-				failed[d.bucket.id] = true
-				errs = append(errs, fmt.Errorf("bucket %s: %w", d.bucket.ref, err))
-			}
+			more, err := c.buckets.cleanOne(ctx, d)
+			c.ended(d.bucket, tried, err)
 			again = again || more
 		}
 	}
+	return c.errors()
+}
+
+// ended notes how a bucket's cleaning, or the look whether it is due, went.
+func (c *cleaner) ended(b *bucket, tried map[mink.StreamID]bool, err error) {
+	if err == nil {
+		delete(c.failed, b.id)
+		return
+	}
+	tried[b.id] = true
+	f := c.failed[b.id]
+	f.err = fmt.Errorf("bucket %s: %w", b.ref, err)
+	f.retry = time.Now().Add(c.every * time.Duration(min(1<<min(f.times, 16), cleanRetryMax)))
+	f.times++
+	c.failed[b.id] = f
+}
+
+// errors joins what is failing, of buckets that are still led here.
+func (c *cleaner) errors() error {
+	var errs []error
+	led := map[mink.StreamID]bool{}
+	for _, e := range c.buckets.snapshot() {
+		led[e.id] = true
+		if f, failing := c.failed[e.id]; failing {
+			errs = append(errs, fmt.Errorf("%w (failed %d times in a row, next try after %s)", f.err, f.times, f.retry.UTC().Format(time.RFC3339)))
+		}
+	}
+	maps.DeleteFunc(c.failed, func(id mink.StreamID, _ cleanFailure) bool { return !led[id] })
 	return errors.Join(errs...)
 }
 
@@ -50,23 +95,25 @@ func (d dirtyBucket) ratio() float64 {
 	return float64(d.state.DirtyBytes) / float64(max(d.state.CleanBytes+d.state.DirtyBytes, 1))
 }
 
-func (b *buckets) dirty(ctx context.Context, failed map[mink.StreamID]bool) (due []dirtyBucket, errs []error) {
-	now := time.Now().UnixMilli()
-	for _, e := range b.snapshot() {
-		if e.log == nil || failed[e.id] || ctx.Err() != nil {
+func (c *cleaner) due(ctx context.Context, tried map[mink.StreamID]bool) (due []dirtyBucket) {
+	now := time.Now()
+	for _, e := range c.buckets.snapshot() {
+		if e.log == nil || tried[e.id] || c.failed[e.id].retry.After(now) || ctx.Err() != nil {
 			continue
 		}
-		st, err := e.log.CleanState(ctx, now)
+		st, err := e.log.CleanState(ctx, now.UnixMilli())
 		switch {
-		case err != nil && !errors.Is(err, mink.ErrClosed): // closed: led elsewhere, or dropped
-			failed[e.id] = true
-			errs = append(errs, fmt.Errorf("bucket %s: %w", e.ref, err))
-		case err == nil && st.Due != "":
+		case errors.Is(err, mink.ErrClosed): // led elsewhere, or dropped
+		case err != nil:
+			c.ended(e, tried, err)
+		case st.Due != "":
 			due = append(due, dirtyBucket{e, st})
+		default:
+			delete(c.failed, e.id)
 		}
 	}
 	slices.SortStableFunc(due, func(x, y dirtyBucket) int { return cmp.Compare(y.ratio(), x.ratio()) })
-	return due, errs
+	return due
 }
 
 // cleanOne does one cleaning; one that the bucket's other work made stale waits for the

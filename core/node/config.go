@@ -41,8 +41,9 @@ type Config struct {
 	// earlier epochs; a log that is corrupt is not recovered before a person acts.
 	// Default 1 m.
 	RecoveryWait time.Duration
-	// GroupCommitInterval is the shortest time between two commands that commit
-	// offsets of consumer groups; commits are gathered meanwhile. Default 100 ms.
+	// GroupCommitInterval is the time between two commands that commit offsets of
+	// consumer groups; commits are gathered meanwhile. Down to a tenth of it while a
+	// few clients wait for each commit before the next. Default 100 ms.
 	GroupCommitInterval time.Duration
 	// GroupCommitBytesMax bounds the memory of offset commits that are gathered or
 	// under way; further ones wait. Default 16 MiB.

@@ -134,6 +134,89 @@ func TestTwoThousandCommitsASecondAreTenCommands(t *testing.T) {
 	})
 }
 
+// loopers commit one offset after the other for d, each when the last one is answered, and
+// answer how many each got through.
+func loopers(t *testing.T, g *groupCommits, n int, d time.Duration) []int {
+	done := make([]int, n)
+	end := time.Now().Add(d)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			for ; time.Now().Before(end); done[i]++ {
+				if err := g.commit(t.Context(), offsetCommit(fmt.Sprint("looper", i), 0, mink.Offset(done[i]))); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return done
+}
+
+// Who commits every record waits for the metadata, not for others that are not there. Many
+// of them share the commands; a slow log is left half of its time.
+func TestAConsumerThatWaitsForEachCommit(t *testing.T) {
+	for name, c := range map[string]struct {
+		latency  time.Duration
+		loopers  int
+		from, to int // commits of each in ten seconds
+		commands int // at most
+	}{
+		"alone":          {2 * time.Millisecond, 1, 980, 1001, 1001},
+		"a few":          {2 * time.Millisecond, 5, 500, 1000, 1000},
+		"many":           {2 * time.Millisecond, 100, 95, 105, 110},
+		"on a slow log":  {20 * time.Millisecond, 1, 240, 251, 251},
+		"on a dying log": {500 * time.Millisecond, 1, 18, 20, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &metadata{latency: c.latency}
+			gathering(t, m, nil, func(t *testing.T, g *groupCommits, _ func()) {
+				for i, n := range loopers(t, g, c.loopers, 10*time.Second) {
+					if n < c.from || n > c.to {
+						t.Errorf("consumer %d: %d commits in ten seconds, want %d to %d", i, n, c.from, c.to)
+					}
+				}
+				if n := m.count(); n > c.commands {
+					t.Errorf("%d commands", n)
+				}
+			})
+		})
+	}
+}
+
+// 500 consumers that commit every five seconds are a hundred commits a second, and nobody
+// waits for them: ten commands, also beside one who does, when they travel with its own.
+func TestCommitsNowAndThenAreGathered(t *testing.T) {
+	for _, looping := range []int{0, 1} {
+		m := &metadata{latency: 2 * time.Millisecond}
+		gathering(t, m, nil, func(t *testing.T, g *groupCommits, _ func()) {
+			const consumers, seconds = 500, 20
+			var all sync.WaitGroup
+			for i := range consumers {
+				all.Go(func() {
+					time.Sleep(time.Duration(i) * 5 * time.Second / consumers)
+					for range seconds / 5 {
+						if err := g.commit(t.Context(), offsetCommit(fmt.Sprint("g", i%20), int32(i), 1)); err != nil {
+							t.Error(err)
+						}
+						time.Sleep(5 * time.Second)
+					}
+				})
+			}
+			var got []int
+			all.Go(func() { got = loopers(t, g, looping, seconds*time.Second) })
+			all.Wait()
+			switch n := m.count(); {
+			case looping == 0 && n > seconds*11:
+				t.Errorf("%d commands in %d s", n, seconds)
+			case looping == 1 && (n > seconds*101 || got[0] < seconds*90):
+				t.Errorf("%d commands in %d s, %d of them of the one who waits", n, seconds, got[0])
+			}
+		})
+	}
+}
+
 // A client that commits every record without waiting for the answer.
 func TestStartedCommitsAreGatheredInOrder(t *testing.T) {
 	m := &metadata{latency: 5 * time.Millisecond}

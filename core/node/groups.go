@@ -18,7 +18,8 @@ import (
 // coordinates, and whether it has members. It returns once this node has applied
 // them and the state has accepted them. Commits are gathered for
 // Config.GroupCommitInterval, all groups in one command, the latest offset of a
-// bucket only; the first one after a pause goes at once. Offsets of buckets that do
+// bucket only; the first one after a pause goes at once, and a consumer that waits for
+// each commit before the next one waits for less, see groupCommits. Offsets of buckets that do
 // not exist are dropped. Calls of one group that follow one another keep their
 // order.
 //
@@ -163,6 +164,16 @@ const groupCommandBytes = 1 << 20
 //
 //	commit: room (bounded) -> pending, merged -> wait
 //	run:    pending -> commands, one in flight -> verdicts, room back
+//
+// From the start of one command to the next it is the interval, which most commits do
+// not mind: clients send them every few seconds and go on meanwhile. A client that commits
+// each record and waits for the answer gets as many records a second as there are
+// commands. So a commit of a bucket that its group committed a moment ago is in a
+// hurry, and the next command comes earlier, but never
+//
+//	before a tenth of the interval: ten times as many commands at most;
+//	before twice the time that the last command took: the log is at most half busy with this;
+//	before a hurryShare-th of the interval for each commit in it: many of them are gathered as ever.
 type groupCommits struct {
 	propose  func(context.Context, ...*clusterpb.Command) ([]*clusterpb.Result, error)
 	interval time.Duration
@@ -175,14 +186,32 @@ type groupCommits struct {
 		sync.Mutex
 		pending []*pendingGroup          // in order
 		newest  map[string]*pendingGroup // of each group
+		calls   int                      // that pending was merged from
+		hurry   bool                     // one of them is of recent or before
 		closed  bool
+
+		// Whose commits were answered lately: within recentIntervals, or twice that.
+		recent, before map[committer]struct{}
+		turned         time.Time // when recent was empty
 	}
 }
+
+// committer is who may be waiting for its commit before it sends the next.
+type committer struct {
+	group  string
+	bucket mink.BucketRef // the first of its commit
+}
+
+const (
+	recentIntervals = 4
+	hurryShare      = 32
+)
 
 // pendingGroup is one commit to propose, merged from those of its waiters.
 type pendingGroup struct {
 	commit cluster.GroupCommit
 	at     map[mink.BucketRef]int // in commit.Offsets
+	first  []mink.BucketRef       // of each call with offsets
 	cost   int64
 	done   chan struct{} // closed when err is known
 	err    error
@@ -261,6 +290,16 @@ func (g *groupCommits) add(c cluster.GroupCommit, cost int64) *pendingGroup {
 	}
 	p.merge(c)
 	p.cost += cost
+	g.mu.calls++
+	if len(c.Offsets) > 0 {
+		who := committer{c.Group, c.Offsets[0].Bucket}
+		_, recent := g.mu.recent[who]
+		_, before := g.mu.before[who]
+		g.mu.hurry = g.mu.hurry || recent || before
+		delete(g.mu.recent, who) // until this one is answered
+		delete(g.mu.before, who)
+		p.first = append(p.first, who.bucket)
+	}
 	return p
 }
 
@@ -282,13 +321,56 @@ func (p *pendingGroup) merge(c cluster.GroupCommit) {
 }
 
 // take empties the queue; last: for ever.
-func (g *groupCommits) take(last bool) []*pendingGroup {
+func (g *groupCommits) take(last bool) (pending []*pendingGroup, calls int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	pending := g.mu.pending
-	g.mu.pending, g.mu.newest = nil, map[string]*pendingGroup{}
+	pending, calls = g.mu.pending, g.mu.calls
+	g.mu.pending, g.mu.newest, g.mu.calls, g.mu.hurry = nil, map[string]*pendingGroup{}, 0, false
 	g.mu.closed = g.mu.closed || last
-	return pending
+	return pending, calls
+}
+
+// lastCommand is what the time of the next one goes by.
+type lastCommand struct {
+	began time.Time
+	took  time.Duration
+	calls int
+}
+
+// due is when the next command may begin.
+func (g *groupCommits) due(last lastCommand) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gap := g.interval
+	if g.mu.hurry {
+		gap = min(gap, max(g.interval/10, 2*last.took, time.Duration(last.calls)*g.interval/hurryShare))
+	}
+	return last.began.Add(gap)
+}
+
+// answered notes whose commits were and have sent no other meanwhile: the next one of
+// the same bucket, if it comes soon, is of a client that waited for this one.
+func (g *groupCommits) answered(pending []*pendingGroup) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := time.Now(); now.Sub(g.mu.turned) >= recentIntervals*g.interval {
+		g.mu.before = g.mu.recent
+		if now.Sub(g.mu.turned) >= 2*recentIntervals*g.interval {
+			g.mu.before = nil
+		}
+		g.mu.recent, g.mu.turned = map[committer]struct{}{}, now
+	}
+	for _, p := range pending {
+		next := g.mu.newest[p.commit.Group]
+		for _, b := range p.first {
+			if next != nil {
+				if _, more := next.at[b]; more {
+					continue
+				}
+			}
+			g.mu.recent[committer{p.commit.Group, b}] = struct{}{}
+		}
+	}
 }
 
 // run proposes what waits until ctx is done, which is the end of the epoch. What
@@ -298,23 +380,40 @@ func (g *groupCommits) run(ctx context.Context) error {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(g.drain, stop) })()
-	var next time.Time // the earliest for the next command
+	var last lastCommand
 	for {
 		select {
 		case <-ctx.Done():
-			g.send(sending, g.take(true))
+			pending, _ := g.take(true)
+			g.send(sending, pending)
 			return nil
 		case <-g.kick:
 		}
-		pace := time.NewTimer(time.Until(next))
+		g.pace(ctx, last)
+		if pending, calls := g.take(false); len(pending) > 0 {
+			last = lastCommand{began: time.Now(), calls: calls}
+			g.send(sending, pending)
+			last.took = time.Since(last.began)
+		}
+	}
+}
+
+// pace waits until the next command is due.
+func (g *groupCommits) pace(ctx context.Context, last lastCommand) {
+	for {
+		wait := time.Until(g.due(last))
+		if wait <= 0 {
+			return
+		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-pace.C:
-		}
-		pace.Stop()
-		if pending := g.take(false); len(pending) > 0 {
-			next = time.Now().Add(g.interval)
-			g.send(sending, pending)
+			timer.Stop()
+			return
+		case <-timer.C:
+			return
+		case <-g.kick: // it may be somebody in a hurry
+			timer.Stop()
 		}
 	}
 }
@@ -341,6 +440,7 @@ func (g *groupCommits) send(ctx context.Context, pending []*pendingGroup) {
 			}
 		}
 	}
+	g.answered(pending)
 	room := int64(0)
 	for _, p := range pending {
 		close(p.done)

@@ -146,7 +146,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
 	inc.groups = newGroupCommits(n.cfg, n.deps.Meta.Propose)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
-	inc.cleaning = loop.New("topic cleaning", n.cfg.TopicCleaningInterval, n.logger, inc.buckets.clean)
+	inc.cleaning = loop.New("topic cleaning", n.cfg.TopicCleaningInterval, n.logger, newCleaner(inc.buckets, n.cfg.TopicCleaningInterval).clean)
 	return inc, nil
 }
 

@@ -62,7 +62,7 @@ type Config struct {
 	TopicCleaningInterval    units.Duration `koanf:"topic_cleaning_interval" doc:"How often leaders look for buckets of compacted topics that are due to be cleaned."`
 	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
 	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
-	GroupCommitInterval      units.Duration `koanf:"group_commit_interval" doc:"Shortest time between two metadata commands that commit offsets of consumer groups; commits are gathered meanwhile."`
+	GroupCommitInterval      units.Duration `koanf:"group_commit_interval" doc:"Time between two metadata commands that commit offsets of consumer groups; commits are gathered meanwhile. Down to a tenth of it while a few clients wait for each commit before the next."`
 
 	WALUploadInterval     units.Duration `koanf:"wal_upload_interval" doc:"How often write-ahead objects are gathered into stream objects."`
 	WALBatchInterval      units.Duration `koanf:"wal_batch_interval" doc:"Shortest time between two write-ahead objects under load: bounds requests, which are the bill. 0: by the store, 5ms on a local directory, 200ms in a cloud."`

@@ -220,16 +220,39 @@ func (p *Producer) encode(s *sent) []byte {
 // KafkaBatch is what a Kafka client sends: one record per value, made now. writer
 // is mink.NoWriter and seq -1 without idempotence.
 func KafkaBatch(writer mink.WriterID, seq int32, values ...string) []byte {
+	records := make([]kmsg.Record, len(values))
+	for i, v := range values {
+		records[i].Value = []byte(v)
+	}
+	return kafkaBatch(writer, seq, records)
+}
+
+// KeyedBatch is KafkaBatch for records with keys; a nil value is a tombstone.
+func KeyedBatch(writer mink.WriterID, seq int32, pairs ...Pair) []byte {
+	records := make([]kmsg.Record, len(pairs))
+	for i, p := range pairs {
+		records[i].Key, records[i].Value = []byte(p.Key), p.Value
+	}
+	return kafkaBatch(writer, seq, records)
+}
+
+// Pair is a record of a topic with keys.
+type Pair struct {
+	Key   string
+	Value []byte
+}
+
+func kafkaBatch(writer mink.WriterID, seq int32, records []kmsg.Record) []byte {
 	now := time.Now().UnixMilli()
 	b := kmsg.RecordBatch{
-		PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: int32(len(values) - 1), FirstTimestamp: now, MaxTimestamp: now,
-		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: int32(len(values)),
+		PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: int32(len(records) - 1), FirstTimestamp: now, MaxTimestamp: now,
+		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: int32(len(records)),
 	}
 	if writer != mink.NoWriter {
 		b.ProducerID, b.ProducerEpoch, b.FirstSequence = int64(writer), 0, seq
 	}
-	for i, v := range values {
-		r := kmsg.Record{OffsetDelta: int32(i), Value: []byte(v)}
+	for i, r := range records {
+		r.OffsetDelta = int32(i)
 		r.Length = int32(len(r.AppendTo(nil)) - 1)
 		b.Records = r.AppendTo(b.Records)
 	}
