@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -153,7 +152,7 @@ func (d *demo) readBack(ctx context.Context, rows int64, lines []string) error {
 	}
 	defer c.Close()
 	d.say("\n5. The first rows of %s, read through Arrow Flight:", demoTable)
-	f := readFlags{mode: "log", from: "earliest", format: "table", bucket: -1, limit: 5}
+	f := readFlags{printFlags: printFlags{format: "table", limit: 5}, bucket: -1}
 	if err := d.show(ctx, c, demoTable, f); err != nil {
 		return err
 	}
@@ -188,8 +187,12 @@ func (d *demo) readBack(ctx context.Context, rows int64, lines []string) error {
 
 // show prints the first rows of a table.
 func (d *demo) show(ctx context.Context, c *client.Client, table string, f readFlags) error {
+	desc, err := descriptorOf(ctx, c, table)
+	if err != nil {
+		return err
+	}
 	rows := c.Scan(ctx, client.ScanRequest{Table: table, Bucket: f.bucket, From: f.from, Columns: f.columns, Limit: f.limit})
-	_, err := d.app.printBatches(rows, f, func() (*arrow.Schema, error) { return schemaOfRead(ctx, c, table, f.columns) })
+	_, err = d.app.printPages(logPages(rows, logMeta), f.printFlags, emptyPage(desc, f.columns, logMeta))
 	return err
 }
 

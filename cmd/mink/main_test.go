@@ -56,7 +56,11 @@ func TestUsageErrors(t *testing.T) {
 		{"table alter shop.t", 2, "nothing to alter"},
 		{"partition create shop.t", 2, "KEY=VALUE"},
 		{"read shop.t --format xml", 2, "want json, csv, table or arrow"},
-		{"read shop.t --mode snapshot", 1, "not supported yet"},
+		{"read shop.t --mode lake", 1, "not supported yet"},
+		{"read shop.t --mode latest", 2, "want log or snapshot"},
+		{"read shop.t --mode log --from-key 1", 2, "are for --mode snapshot"},
+		{"read shop.t --mode snapshot --from 1", 2, "--from is for --mode log"},
+		{"read shop.t -f --to-key 1", 2, "not with --follow"},
 		{"read shop.t --bucket x", 2, `--bucket "x": want a whole number`},
 		{"read shop.t --bucket -2", 2, "--bucket -2"},
 		{"read shop.t -n -1", 2, "--limit -1"},
@@ -376,7 +380,7 @@ func TestCommands(t *testing.T) {
 	}
 
 	// A table without rows has columns all the same, and a read past the end is told.
-	for format, want := range map[string]string{"csv": "id,item,note,__bucket,__offset\n", "json": "", "table": " id  item  note  __bucket  __offset"} {
+	for format, want := range map[string]string{"csv": "id,item,note,__bucket,__offset,__timestamp\n", "json": "", "table": " id  item  note  __bucket  __offset  __timestamp"} {
 		if out := ok("", "read", "shop.orders", "--meta", "--format", format, "--from", "latest"); !strings.HasPrefix(out, want) || want == "" && out != "" {
 			t.Errorf("read of nothing as %s: %q", format, out)
 		}
@@ -455,8 +459,8 @@ func TestPrintedBatchesAreLetGo(t *testing.T) {
 	}
 	var out bytes.Buffer
 	a := &app{out: &out}
-	rows, err := a.printBatches(batches, readFlags{format: "csv", text: true, meta: true}, nil)
-	if err != nil || rows != 3 || out.String() != "key,n,__bucket,__offset\nk,1,0,0\nk,1,0,0\nk,1,0,0\n" {
+	rows, err := a.printPages(logPages(batches, logMeta), printFlags{format: "csv", text: true, meta: true}, emptyPage(&schema.Descriptor{}, nil, logMeta))
+	if err != nil || rows != 3 || out.String() != "key,n,__bucket,__offset,__timestamp\nk,1,0,0,\nk,1,0,0,\nk,1,0,0,\n" {
 		t.Errorf("%d rows, %v: %q", rows, err, out.String())
 	}
 	if held != 0 {

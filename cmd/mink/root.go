@@ -51,8 +51,9 @@ Arrow Flight clients. One binary is the node and its client.
 
   mink serve                        run a node on embedded defaults
   mink demo                         see the main job done, on a throw-away node
-  mink write db.events <rows.jsonl  append rows to a table
+  mink write db.events <rows.jsonl  append rows to a table, or upsert them
   mink read db.events               read them back
+  mink lookup db.items 7            find a row by its primary key
 
 Data goes to standard output, everything else to standard error. Exit codes:
 0 done, 1 failed, 2 wrong usage. mink completion --help sets up your shell.`,
@@ -75,7 +76,7 @@ Data goes to standard output, everything else to standard error. Exit codes:
 	f.StringVar(&a.config, "config", "", "TOML file of a node's configuration")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes, only data and errors")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(a), demoCommand(a), dbCommand(a), tableCommand(a), partitionCommand(a), topicCommand(a), writeCommand(a), readCommand(a), groupCommand(a),
+	root.AddCommand(serveCommand(a), demoCommand(a), dbCommand(a), tableCommand(a), partitionCommand(a), topicCommand(a), writeCommand(a), readCommand(a), lookupCommand(a), groupCommand(a),
 		clusterCommand(a), pluginCommand(a), fsckCommand(a), benchCommand(a), versionCommand(a))
 	return root
 }

@@ -16,8 +16,8 @@ import (
 )
 
 func tableCommand(a *app) *cobra.Command {
-	return group("table", "Create, list, describe, alter and drop tables",
-		a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets())
+	return group("table", "Create, list, describe, alter, count and drop tables",
+		a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets(), a.tableCount())
 }
 
 // tableFlags is what `table create` takes besides a descriptor file.
@@ -498,4 +498,39 @@ func partitionValues(ctx context.Context, c *client.Client, name string, args []
 		return nil, fmt.Errorf("%s has no partition key %q: %w", name, k, mink.ErrInvalid)
 	}
 	return values, nil
+}
+
+func (a *app) tableCount() *cobra.Command {
+	var partition []string
+	cmd := &cobra.Command{
+		Use: "count DB.TABLE", Short: "Count the rows of a primary-key table", Args: oneTable, ValidArgsFunction: a.completeTable,
+		Long: `Counts the rows of a primary-key table, one per key. A log table has offsets
+instead: mink table offsets.`,
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			d, err := descriptorOf(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			if len(d.PrimaryKey) == 0 {
+				return fmt.Errorf("%w count: table %s is a log table; mink table offsets %[2]s says where its buckets begin and end", mink.ErrInvalid, args[0])
+			}
+			var values []string
+			if len(partition) > 0 {
+				if values, err = partitionValues(cmd.Context(), c, args[0], partition); err != nil {
+					return err
+				}
+			}
+			n, err := c.Count(cmd.Context(), args[0], values)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]int64{"rows": n})
+			}
+			_, err = fmt.Fprintln(a.out, n)
+			return err
+		}),
+	}
+	cmd.Flags().StringSliceVar(&partition, "partition", nil, "only this partition, KEY=VALUE,...")
+	return cmd
 }

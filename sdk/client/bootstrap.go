@@ -42,8 +42,9 @@ type BootstrapBatch struct {
 	Record    arrow.RecordBatch
 	// Changes has the kind of each row: mink.ChangeInsert for the rows that were there.
 	Changes []mink.Change
-	// Following: the row is a change of the log; Meta is the log's then.
+	// Following: the rows are changes of the log, at Offsets in it; Meta is the log's.
 	Following bool
+	Offsets   []mink.Offset
 	Meta      api.BatchMetadata
 	// Position goes on behind this batch. Store it with what the batch did.
 	Position BootstrapPosition
@@ -308,14 +309,14 @@ func (b *bucketCopy) follow(ctx context.Context, address string, out chan<- Boot
 			}
 			defer rec.Release()
 		}
-		changes := make([]mink.Change, len(news))
+		changes, offsets := make([]mink.Change, len(news)), make([]mink.Offset, len(news))
 		for i, row := range news {
-			changes[i] = l.Change(int(row))
+			changes[i], offsets[i] = l.Change(int(row)), l.Meta.Base+mink.Offset(row)
 		}
 		p := b.position
 		p.Stretches = slices.Clone(p.Stretches)
 		p.advance(l.Meta.Next)
-		return b.send(ctx, out, BootstrapBatch{Record: rec, Changes: changes, Following: true, Meta: l.Meta, Position: p})
+		return b.send(ctx, out, BootstrapBatch{Record: rec, Changes: changes, Offsets: offsets, Following: true, Meta: l.Meta, Position: p})
 	})
 }
 
