@@ -60,8 +60,7 @@ func appendZeros(dst []byte, n int) []byte {
 	return append(dst, make([]byte, n)...)
 }
 
-// composer writes the fields of one record at the end of dst. All are null until
-// they are set.
+// composer writes the fields of one record at the end of dst.
 type composer struct {
 	rec  *record
 	dst  []byte
@@ -69,28 +68,37 @@ type composer struct {
 	ends ends
 }
 
+// compose begins a record. No field is null: each is set, or null is called for it.
 func compose(dst []byte, r *record) composer {
 	c := composer{rec: r, at: len(dst)}
 	c.dst = appendZeros(dst, r.head)
-	nulls := c.dst[c.at+r.nullsAt():][:r.nulls]
-	for i := range nulls {
-		nulls[i] = 0xff
-	}
-	if rest := len(r.fields) & 7; rest != 0 {
-		nulls[len(nulls)-1] = 1<<rest - 1
-	}
 	if r.vars > 0 {
 		c.dst, c.ends = openEnds(c.dst, c.at, r.vars)
 	}
 	return c
 }
 
-// valid makes the field not null.
-func (c *composer) valid(i int) { c.dst[c.at+c.rec.nullsAt()+i>>3] &^= 1 << (i & 7) }
+// composeNulls begins a record in which every field is null until it is set.
+func composeNulls(dst []byte, r *record) composer {
+	c := compose(dst, r)
+	nulls := c.dst[c.at+r.nullsAt:][:r.nulls]
+	for i := range nulls {
+		nulls[i] = 0xff
+	}
+	if rest := len(r.fields) & 7; rest != 0 {
+		nulls[len(nulls)-1] = 1<<rest - 1
+	}
+	return c
+}
 
-// fixed is where the bytes of a fixed field go, which is now not null.
+// null makes the field null; a variable one is ended by what comes after it.
+func (c *composer) null(i int) { c.dst[c.at+c.rec.nullsAt+i>>3] |= 1 << (i & 7) }
+
+// valid makes the field not null again.
+func (c *composer) valid(i int) { c.dst[c.at+c.rec.nullsAt+i>>3] &^= 1 << (i & 7) }
+
+// fixed is where the bytes of a fixed field go.
 func (c *composer) fixed(i int) []byte {
-	c.valid(i)
 	f := &c.rec.fields[i]
 	return c.dst[c.at+f.pos:][:f.width:f.width]
 }
@@ -98,7 +106,6 @@ func (c *composer) fixed(i int) []byte {
 // begin ends the variable fields before field i as null ones; then the bytes of
 // field i are appended to dst, and end ends it.
 func (c *composer) begin(i int) {
-	c.valid(i)
 	for pos := c.rec.fields[i].pos; c.ends.next < pos; {
 		c.dst = c.ends.end(c.dst)
 	}
@@ -119,26 +126,24 @@ type Composer struct{ c composer }
 
 // Compose begins a row at the end of dst, in which every column is null.
 func (c *Codec) Compose(dst []byte) Composer {
-	return Composer{compose(append(dst, c.prefix...), c.rec)}
+	return Composer{composeNulls(append(dst, c.prefix...), c.rec)}
 }
 
 // Set gives a column the bytes of a field of the same type (Row.Field); nil leaves
 // it null. Columns of variable width are set in their order, each at most once.
 func (w *Composer) Set(column int, field []byte) {
-	switch {
-	case field == nil:
-	case w.c.rec.fields[column].shape.variable():
+	if field == nil {
+		return
+	}
+	w.c.valid(column)
+	if w.c.rec.fields[column].shape.variable() {
 		w.c.begin(column)
 		w.c.dst = append(w.c.dst, field...)
 		w.c.end()
-	default:
-		copy(w.c.fixed(column), field)
+		return
 	}
+	copy(w.c.fixed(column), field)
 }
-
-// Fixed makes a column of fixed width not null and answers where its bytes go.
-// They are valid until the next call.
-func (w *Composer) Fixed(column int) []byte { return w.c.fixed(column) }
 
 // Done is dst with the row appended. The Composer is used up.
 func (w *Composer) Done() []byte { return w.c.done() }
@@ -148,6 +153,6 @@ func (w *Composer) Done() []byte { return w.c.done() }
 func (c *Codec) SetFixed(value []byte, column int) []byte {
 	b := value[len(c.prefix):]
 	f := &c.rec.fields[column]
-	b[c.rec.nullsAt()+column>>3] &^= 1 << (column & 7)
+	b[c.rec.nullsAt+column>>3] &^= 1 << (column & 7)
 	return b[f.pos : f.pos+f.width : f.pos+f.width]
 }

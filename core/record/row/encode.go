@@ -120,6 +120,7 @@ func appendRecord(dst []byte, rec *record, sources []source, row int) []byte {
 		s := &sources[i]
 		switch {
 		case s.isNull(row):
+			c.null(i)
 		case s.f.shape.variable():
 			c.begin(i)
 			c.dst = s.appendVariable(c.dst, row)

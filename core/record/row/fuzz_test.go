@@ -148,6 +148,34 @@ func TestExpansion(t *testing.T) {
 	}
 }
 
+// A row has one form: ends have 4 bytes when 2 cannot say them, and only then.
+func TestOneForm(t *testing.T) {
+	s := table(t, 1, "a STRING")
+	c := codec(t, s)
+	for n, w := range map[int]byte{0: 2, 65535: 2, 65536: 4} {
+		value := c.Compose(nil)
+		value.Set(0, bytes.Repeat([]byte("x"), n))
+		if b := value.Done(); b[2] != w || c.Check(b) != nil {
+			t.Errorf("%d bytes: ends of %d bytes, %v", n, b[2], c.Check(b))
+		}
+	}
+	list := codec(t, table(t, 1, "a ARRAY<INT>"))
+	for name, bad := range map[string]struct {
+		c     *Codec
+		value []byte
+	}{
+		"wide ends of a short row": {c, []byte{1, 1, 4, 0, 1, 0, 0, 0, 'x'}},
+		"a count in two bytes":     {list, []byte{1, 1, 2, 0, 2, 0, 0x80, 0}},
+	} {
+		if err := bad.c.Check(bad.value); !errors.Is(err, mink.ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := list.Check([]byte{1, 1, 2, 0, 1, 0, 0}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	s := table(t, 2, "a INT", "b STRING")
 	c := codec(t, s)

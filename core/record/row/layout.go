@@ -48,18 +48,11 @@ type field struct {
 
 // record is the layout of the fields of a row or of a ROW.
 type record struct {
-	fields []field
-	nulls  int // bytes of the null bits
-	vars   int // variable fields
-	head   int // bytes before the ends: w, nulls, fixed
-}
-
-// nullsAt is where the null bits begin.
-func (r *record) nullsAt() int {
-	if r.vars > 0 {
-		return 1
-	}
-	return 0
+	fields  []field
+	nullsAt int // where the null bits begin: 1 behind w, else 0
+	nulls   int // bytes of the null bits
+	vars    int // variable fields
+	head    int // bytes before the ends: w, nulls, fixed
 }
 
 func newRecord(fields []field) *record {
@@ -70,7 +63,10 @@ func newRecord(fields []field) *record {
 			r.vars++
 		}
 	}
-	r.head = r.nullsAt() + r.nulls
+	if r.vars > 0 {
+		r.nullsAt = 1
+	}
+	r.head = r.nullsAt + r.nulls
 	for i := range fields {
 		if f := &fields[i]; !f.shape.variable() {
 			f.pos = r.head

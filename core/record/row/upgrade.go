@@ -120,11 +120,12 @@ func appendConverted(dst []byte, rec *record, columns []conversion, r Row) ([]by
 	w := compose(dst, rec)
 	for i := range columns {
 		c := &columns[i]
-		if c.from < 0 {
-			continue
+		var v []byte
+		if c.from >= 0 {
+			v = r.Field(c.from)
 		}
-		v := r.Field(c.from)
 		if v == nil {
+			w.null(i)
 			continue
 		}
 		if !c.g.shape.variable() {

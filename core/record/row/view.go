@@ -88,7 +88,7 @@ func valueAt(b []byte, w byte, n, i int) []byte {
 func bit(bits []byte, i int) bool { return bits[i>>3]>>(i&7)&1 != 0 }
 
 // IsNull reports whether the column is null.
-func (r Row) IsNull(column int) bool { return bit(r.b[r.rec.nullsAt():], column) }
+func (r Row) IsNull(column int) bool { return bit(r.b[r.rec.nullsAt:], column) }
 
 // Field is the column's bytes (see the package's picture), nil when it is null; an
 // empty one is not nil. They belong to the row's value.
@@ -178,7 +178,7 @@ func (k *checker) bad(f *field, why string) bool {
 
 func (k *checker) record(r Row) bool {
 	n := len(r.rec.fields)
-	if !padded(r.b[r.rec.nullsAt():], n) {
+	if !padded(r.b[r.rec.nullsAt:], n) {
 		return k.bad(&r.rec.fields[0], "its null bits are not padded with zeros")
 	}
 	for i := range n {
