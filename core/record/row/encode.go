@@ -95,9 +95,9 @@ func (s *source) bind(arr arrow.Array) {
 	case shapeList:
 		s.kids[0].bind(arr.(*array.List).ListValues())
 	case shapeMap:
-		m := arr.(*array.Map)
-		s.kids[0].bind(m.Keys())
-		s.kids[1].bind(m.Items())
+		entries := arr.(*array.Map).ListValues().(*array.Struct) // Keys and Items forget its offset
+		s.kids[0].bind(entries.Field(0))
+		s.kids[1].bind(entries.Field(1))
 	case shapeRow:
 		for i := range s.kids {
 			s.kids[i].bind(arr.(*array.Struct).Field(i)) // cut to the struct's rows

@@ -176,6 +176,37 @@ func TestOneForm(t *testing.T) {
 	}
 }
 
+// Nor do elements that a later version of the table made longer.
+func TestUpgradeExpansion(t *testing.T) {
+	from, to := table(t, 1, "a ARRAY<BINARY(17)>"), table(t, 2, "a ARRAY<BINARY(65535)>")
+	u, err := NewUpgrader(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some := func(n int) []byte {
+		list := appendZeros(binary.AppendUvarint(nil, uint64(n)), (n+7)/8)
+		flag := len(list)
+		list, e := openEnds(append(list, 0), flag, n)
+		for range n {
+			list = e.end(appendZeros(list, 17))
+		}
+		w := u.from.Compose(nil)
+		w.Set(0, list)
+		return w.Done()
+	}
+	if _, err := u.Append(nil, some(10)); err != nil {
+		t.Error(err)
+	}
+	limit := writer{limit: 1 << 20}
+	r, err := u.from.Row(some(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limit.record(nil, u.to.rec, u.columns, r); !errors.Is(err, mink.ErrTooLarge) {
+		t.Error(err)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	s := table(t, 2, "a INT", "b STRING")
 	c := codec(t, s)

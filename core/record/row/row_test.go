@@ -396,3 +396,22 @@ func TestNoAllocations(t *testing.T) {
 		}
 	}
 }
+
+// A map whose entries are a slice of longer ones, as no decoder makes them, but Arrow
+// allows.
+func TestSlicedEntries(t *testing.T) {
+	s := table(t, 1, "a MAP<STRING, INT>")
+	m := batch(t, s, `[{"a": [{"key": "x", "value": 1}, {"key": "y", "value": 2}]}]`).Column(0).(*array.Map)
+	entries := array.NewSlice(m.ListValues(), 1, 2)
+	offsets := memory.NewBufferBytes(arrow.Int32Traits.CastToBytes([]int32{0, 1}))
+	data := array.NewData(m.DataType(), 1, []*memory.Buffer{nil, offsets}, []arrow.ArrayData{entries.Data()}, 0, 0)
+	sliced := array.MakeFromData(data)
+	e := codec(t, s).Encoder()
+	if err := e.Bind([]arrow.Array{sliced}); err != nil {
+		t.Fatal(err)
+	}
+	want := batch(t, s, `[{"a": [{"key": "y", "value": 2}]}]`)
+	if got := build(t, codec(t, s), nil, e.Append(nil, 0)); !array.RecordEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

@@ -93,7 +93,8 @@ func newConversion(older []field, at int, g *field) conversion {
 }
 
 // Append appends the newer version of a row of the older version. A time that the
-// finer unit cannot hold is an error that wraps mink.ErrOutOfRange.
+// finer unit cannot hold is an error that wraps mink.ErrOutOfRange, a row that longer
+// BINARY elements make larger than 1 GiB one that wraps mink.ErrTooLarge.
 func (u *Upgrader) Append(dst, value []byte) ([]byte, error) {
 	r, err := u.from.Row(value)
 	if err != nil {
@@ -109,14 +110,18 @@ func (u *Upgrader) Append(dst, value []byte) ([]byte, error) {
 			return nil, k.err(u.from)
 		}
 	}
-	dst, err = appendConverted(append(dst, u.to.prefix...), u.to.rec, u.columns, r)
+	w := writer{limit: len(dst) + expandMax}
+	dst, err = w.record(append(dst, u.to.prefix...), u.to.rec, u.columns, r)
 	if err != nil {
 		return nil, fmt.Errorf("row of schema %d to %d: %w", u.from.schema.ID, u.to.schema.ID, err)
 	}
 	return dst, nil
 }
 
-func appendConverted(dst []byte, rec *record, columns []conversion, r Row) ([]byte, error) {
+// writer writes newer versions, up to limit bytes.
+type writer struct{ limit int }
+
+func (u writer) record(dst []byte, rec *record, columns []conversion, r Row) ([]byte, error) {
 	w := compose(dst, rec)
 	for i := range columns {
 		c := &columns[i]
@@ -136,7 +141,7 @@ func appendConverted(dst []byte, rec *record, columns []conversion, r Row) ([]by
 		}
 		w.begin(i)
 		var err error
-		if w.dst, err = c.variable(w.dst, v); err != nil {
+		if w.dst, err = u.variable(w.dst, c, v); err != nil {
 			return nil, err
 		}
 		w.end()
@@ -163,16 +168,19 @@ func (c *conversion) fixed(dst, v []byte) error {
 	return nil
 }
 
-func (c *conversion) variable(dst, v []byte) ([]byte, error) {
+func (u writer) variable(dst []byte, c *conversion, v []byte) ([]byte, error) {
 	switch c.how {
 	case howPad:
+		if len(dst)+c.g.width > u.limit {
+			return nil, fmt.Errorf("%w: column %q (%s): the row grows to more than %d bytes", mink.ErrTooLarge, c.g.name, c.g.typ, expandMax)
+		}
 		return appendZeros(append(dst, v...), c.g.width-len(v)), nil
 	case howNested:
 	default:
 		return append(dst, v...), nil
 	}
 	if c.g.shape == shapeRow {
-		return appendConverted(dst, c.g.rec, c.kids, Row{rec: c.f.rec, b: v})
+		return u.record(dst, c.g.rec, c.kids, Row{rec: c.f.rec, b: v})
 	}
 	n, rest, _ := count(v) // checked
 	dst = binary.AppendUvarint(dst, uint64(n))
@@ -180,14 +188,14 @@ func (c *conversion) variable(dst, v []byte) ([]byte, error) {
 		var elems vector
 		elems, rest, _ = openVector(c.kids[i].f, n, rest)
 		var err error
-		if dst, err = c.kids[i].vector(dst, elems); err != nil {
+		if dst, err = u.vector(dst, &c.kids[i], elems); err != nil {
 			return nil, err
 		}
 	}
 	return dst, nil
 }
 
-func (c *conversion) vector(dst []byte, v vector) ([]byte, error) {
+func (u writer) vector(dst []byte, c *conversion, v vector) ([]byte, error) {
 	if v.n == 0 {
 		return dst, nil
 	}
@@ -210,7 +218,7 @@ func (c *conversion) vector(dst []byte, v vector) ([]byte, error) {
 	for i := range v.n {
 		if !v.isNull(i) {
 			var err error
-			if dst, err = c.variable(dst, v.value(i)); err != nil {
+			if dst, err = u.variable(dst, c, v.value(i)); err != nil {
 				return nil, err
 			}
 		}
