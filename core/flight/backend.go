@@ -2,7 +2,6 @@ package flight
 
 import (
 	"context"
-	"iter"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -13,6 +12,7 @@ import (
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -77,47 +77,27 @@ type Pending interface {
 	Result() (tablet.AppendResult, error)
 }
 
-// KV is the part of a KV tablet that the listener uses. Columns are named by field
-// id: rows come with them in that order, under the table's current schema, whose
-// field ids the Arrow fields carry (schema.MetaFieldID); one that was dropped
-// meanwhile is mink.ErrUnavailable. Keys are keyenc bytes of the primary key without
-// the partition's columns. Safe for concurrent use.
+// KV is the part of a KV tablet that the listener uses; FromKV makes one of
+// *kv.Tablet, where each method is documented.
 type KV interface {
-	// Put hands a batch over; an error means that nothing of it was applied.
-	Put(ctx context.Context, p KVPut) (Pending, error)
-	// Lookup answers the rows of the keys that have one, in the order of the keys, and
-	// which those are.
+	Put(ctx context.Context, p kv.Put) (Pending, error)
 	Lookup(ctx context.Context, keys [][]byte, columns []mink.FieldID) (rows arrow.RecordBatch, found []bool, err error)
 	Count(ctx context.Context) (int64, error)
-	// View is the rows as of one moment. Close it.
-	View() (KVView, error)
+	View() (*kv.View, error)
 }
 
-// KVView is what KV.View answers. Not for concurrent use.
-type KVView interface {
-	// Offset is the first offset of the changelog that is not in the view.
-	Offset() mink.Offset
-	// Scan answers the rows with keys in [lo, hi), in their order, in batches of at most
-	// rowsMax rows and about bytesMax bytes; nil bounds are none. The consumer releases
-	// the batches.
-	Scan(ctx context.Context, lo, hi []byte, columns []mink.FieldID, rowsMax, bytesMax int) iter.Seq2[arrow.RecordBatch, error]
-	Close()
+type tabletKV struct{ *kv.Tablet }
+
+func (t tabletKV) Put(ctx context.Context, p kv.Put) (Pending, error) {
+	pending, err := t.Tablet.Put(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return pending, nil
 }
 
-// KVPut is one batch of upserts and deletes. Metadata and Body are the two halves of
-// one IPC record-batch message and are not kept. Count 0 with empty halves only
-// advances the writer.
-type KVPut struct {
-	SchemaID    mink.SchemaID
-	Columns     []mink.FieldID // targets: the message's columns, in its order; nil: all of SchemaID
-	Metadata    []byte
-	Body        []byte
-	Count       int32  // rows, must be the message's
-	Changes     []byte // mink.Change per row; nil: upserts
-	WriterID    mink.WriterID
-	WriterEpoch int16
-	Sequence    int32
-}
+// FromKV makes a KV of a KV tablet.
+func FromKV(t *kv.Tablet) KV { return tabletKV{t} }
 
 type tabletLog struct{ *tablet.Log }
 

@@ -8,6 +8,7 @@ import (
 
 	aflight "github.com/apache/arrow-go/v18/arrow/flight"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -21,12 +22,16 @@ func FuzzBodies(f *testing.F) {
 		`{"append":{"bucket":{"table_id":1,"partition_id":1,"bucket":0},"schema_id":1,"writer_id":9}}`,
 		`{"name":"p","position":"AAEC","offsets":[{"bucket":{"table_id":1,"partition_id":1,"bucket":0},"offset":7}],"version":1}`,
 		`{"descriptor":{"database":"d"},"if_not_exists":true}`, `{"scan":{"from":99999999999999999999}}`, `{"Scan":{}}`, `{"scan":{}}{}`,
+		`{"put":{"bucket":{"table_id":1,"partition_id":1,"bucket":0},"schema_id":1,"columns":["id"]}}`, `{"sequence":1,"changes":"AwQ="}`, `{"delete":true}`,
+		`{"range":{"bucket":{"table_id":1,"partition_id":2,"bucket":3},"from":{"a":1},"to":null}}`, `{"lookup":{"table":"db.t","columns":["a"]}}`,
+		`{"table":"db.t","keys":[{"id":1},null,7],"columns":[]}`, `{"table":"db.t","prefix":{"id":1},"limit":-1}`,
 		strings.Repeat(`{"scan":`, 200), strings.Repeat("[", 20000),
 	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, into := range []any{&api.Ticket{}, &api.Command{}, &api.Producer{}, &api.CreateTable{}, &api.AppendMetadata{}, &nothing{}} {
+		for _, into := range []any{&api.Ticket{}, &api.Command{}, &api.Producer{}, &api.CreateTable{}, &api.AppendMetadata{}, &nothing{},
+			&api.Exchange{}, &api.PutMetadata{}, &api.Lookup{}, &api.PrefixLookup{}, &api.CountRequest{}} {
 			err := decodeBody("body", body, into)
 			if err != nil {
 				if !errors.Is(err, mink.ErrInvalid) && !errors.Is(err, mink.ErrTooLarge) {
@@ -106,6 +111,55 @@ func FuzzCommand(f *testing.F) {
 		}
 	})
 }
+
+// FuzzKeys feeds objects of keys to what reads them: bounds of ranges, prefixes and
+// keys of lookups.
+func FuzzKeys(f *testing.F) {
+	view := seedView(f)
+	for _, s := range []string{
+		`{"day":"2026-01-01","shop":"a","id":1}`, `{"shop":"a"}`, `{"id":1}`, `{}`, `null`, `[]`, `{"shop":"a","shop":"b"}`, `{"shop":null}`, `{"shop":{"a":[1]}}`,
+		`{"day":"2026-01-01","shop":"\u0000"}`, `{"shop":"a","id":9223372036854775808}`, `{"shop":"a","id":1}{}`, `{"shop":"` + strings.Repeat("x", 5000) + `","id":1.5}`,
+		strings.Repeat(`{"shop":`, 200),
+	} {
+		f.Add([]byte(s))
+	}
+	t, ok := view.TableByName("db", "items")
+	if !ok {
+		f.Fatal("no table")
+	}
+	f.Fuzz(func(tt *testing.T, object []byte) {
+		k := keyOf(t)
+		prefix, err := k.leading("from", object)
+		if err == nil && len(prefix) == 0 {
+			tt.Errorf("%q has no bytes", object)
+		}
+		s := &service{backend: viewBackend{view: view}}
+		_, _, _, perr := s.prefixOf(t, object)
+		rows, rerr := rowsOf(func(int) string { return "keys[0]" }, k.columns, []json.RawMessage{object})
+		if rerr == nil {
+			if rows.NumRows() != 1 {
+				tt.Errorf("%q is %d rows", object, rows.NumRows())
+			}
+			rows.Release()
+		}
+		for _, err := range []error{err, perr, rerr} {
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, mink.ErrInvalid) || len(err.Error()) > 4096 {
+				tt.Errorf("%q: %v", object, err)
+			}
+		}
+	})
+}
+
+// viewBackend has metadata only.
+type viewBackend struct {
+	Backend
+	view *cluster.State
+}
+
+func (b viewBackend) View() *cluster.State { return b.view }
 
 func TestSuggest(t *testing.T) {
 	if got := suggest("tabel", []string{"mode", "table"}); got != `; did you mean "table"?` {

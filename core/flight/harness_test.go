@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +34,7 @@ import (
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
@@ -60,10 +62,12 @@ type backend struct {
 	wrap func(flight.Log) flight.Log
 	miss error // every Log call's error
 
-	stores map[mink.BucketRef]*fakeKV
-	wrapKV func(flight.KV) (flight.KV, error)
-	limit  int             // of a batch to a store, bytes
-	hang   <-chan struct{} // stores open when it is closed; nil: at once
+	dir      string
+	shared   *kv.Shared
+	stores   map[mink.BucketRef]*kv.Tablet
+	wrapKV   func(flight.KV) (flight.KV, error)
+	putBytes int             // kv.Config.PutBytesMax; 0: its default
+	hang     <-chan struct{} // stores do not open; nil: they do
 }
 
 func (b *backend) Log(ref mink.BucketRef) (flight.Log, error) {
@@ -83,36 +87,84 @@ func (b *backend) Log(ref mink.BucketRef) (flight.Log, error) {
 	return flight.FromTablet(l), nil
 }
 
-// KV opens a store in memory.
+// KV opens a store.
 func (b *backend) KV(ctx context.Context, ref mink.BucketRef) (flight.KV, error) {
 	if _, err := b.Log(ref); err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
-	hang := b.hang
-	b.mu.Unlock()
-	if hang != nil {
+	defer b.mu.Unlock()
+	if hang := b.hang; hang != nil {
+		b.mu.Unlock()
+		defer b.mu.Lock()
 		select {
 		case <-hang:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+		}
+		return nil, ctx.Err()
+	}
+	t, ok := b.View().Table(ref.Table)
+	if !ok {
+		return nil, mink.ErrNotExist
+	}
+	store, err := b.store(ctx, ref, t)
+	if err != nil {
+		return nil, err
+	}
+	if b.wrapKV != nil {
+		return b.wrapKV(flight.FromKV(store))
+	}
+	return flight.FromKV(store), nil
+}
+
+// store needs b.mu.
+func (b *backend) store(ctx context.Context, ref mink.BucketRef, t *cluster.Table) (*kv.Tablet, error) {
+	table := kv.Table{Descriptor: t.Descriptor, Schemas: t.Schemas}
+	if store, ok := b.stores[ref]; ok {
+		return store, store.Reconfigure(table)
+	}
+	log, err := b.Node.Log(ref)
+	if err != nil {
+		return nil, err
+	}
+	if b.shared == nil {
+		if b.shared, err = kv.NewShared(kv.DefaultShared()); err != nil {
+			return nil, err
 		}
 	}
+	cfg := kv.Default()
+	cfg.Table, cfg.Shared, cfg.Dir = table, b.shared, filepath.Join(b.dir, strings.ReplaceAll(ref.String(), "/", "-"))
+	if b.putBytes > 0 {
+		cfg.PutBytesMax = b.putBytes
+	}
+	next := int64(1)
+	cfg.LeaseIDs = func(_ context.Context, n int64) (first, last int64, err error) {
+		next += n
+		return next - n, next - 1, nil
+	}
+	store, err := kv.Open(ctx, log, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if b.stores == nil {
+		b.stores = map[mink.BucketRef]*kv.Tablet{}
+	}
+	b.stores[ref] = store
+	return store, nil
+}
+
+func (b *backend) closeStores(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	kv, ok := b.stores[ref]
-	if !ok {
-		kv = newFakeKV(func() *cluster.Table { t, _ := b.View().Table(ref.Table); return t })
-		if b.stores == nil {
-			b.stores = map[mink.BucketRef]*fakeKV{}
+	for _, s := range b.stores {
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
-		b.stores[ref] = kv
 	}
-	kv.bytes = b.limit
-	if b.wrapKV != nil {
-		return b.wrapKV(kv)
+	b.stores = nil
+	if b.shared != nil {
+		b.shared.Close()
 	}
-	return kv, nil
 }
 
 // throughKV stands in for stores.
@@ -120,12 +172,6 @@ func (b *backend) throughKV(wrap func(flight.KV) (flight.KV, error)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wrapKV = wrap
-}
-
-func (b *backend) limitKV(bytes int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.limit = bytes
 }
 
 func (b *backend) hangKV(until <-chan struct{}) {
@@ -215,7 +261,7 @@ func newWorld(t *testing.T, change ...func(*flight.Config)) *world {
 	log, store := memlog.New(), memstore.New(memstore.Config{})
 	replica, head, err := storehead.Open(ctx, storehead.Deps{Objects: store, WALStore: store, Log: log, Logger: logger}, metalog.Default(), "")
 	must(err)
-	b := &backend{}
+	b := &backend{dir: t.TempDir()}
 	cfg := flight.Default()
 	cfg.Listen, cfg.Version, cfg.DrainTimeout = "127.0.0.1:0", "test", 5*time.Second
 	for _, c := range change {
@@ -263,6 +309,7 @@ func newWorld(t *testing.T, change ...func(*flight.Config)) *world {
 	t.Cleanup(func() {
 		_ = w.client.Close()
 		w.stop()
+		b.closeStores(t)
 		_ = srv.Close()
 		stopMiddle()
 		mid.Wait()

@@ -124,8 +124,8 @@ func (s *service) readCommand(d *flight.FlightDescriptor) (api.Command, *cluster
 		err = fmt.Errorf("%w: command descriptor: mode %.40q, want log or snapshot", mink.ErrInvalid, c.Mode)
 	case c.Mode == api.ModeSnapshot && (c.From != "" || c.Meta):
 		err = fmt.Errorf(`%w: command descriptor: from and meta belong to a read of the log: add "mode":"log"`, mink.ErrInvalid)
-	case c.Mode == api.ModeSnapshot:
-		err = wantKey(t, "mode snapshot")
+	case c.Mode == api.ModeSnapshot && !hasKey(t):
+		err = fmt.Errorf("command descriptor: mode snapshot: %w", wantKey(t))
 	}
 	return c, t, err
 }

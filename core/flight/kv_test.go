@@ -284,22 +284,23 @@ func TestPartialDelete(t *testing.T) {
 // A batch whose changes are too many for the changelog is put in parts.
 func TestPutInParts(t *testing.T) {
 	w := newWorld(t)
+	w.backend.putBytes = 2000
 	w.table(itemColumns, itemKey)
 	var puts []putSeen
 	w.backend.throughKV(seeing(&puts))
-	w.backend.limitKV(1000)
 	var rows []string
 	for i := range 100 {
 		rows = append(rows, fmt.Sprintf(`{"shop":"a","id":%d,"n":%d}`, i, i))
 	}
-	w.mustPutBy(path("db", "t"), []string{"shop", "id", "n"}, rows...)
-	if n := w.count(); n != 100 || len(puts) < 4 {
+	for range 2 { // the second time each row has two changes
+		w.mustPutBy(path("db", "t"), []string{"shop", "id", "n"}, rows...)
+	}
+	if n := w.count(); n != 100 || len(puts) < 6 {
 		t.Errorf("%d rows in %d puts", n, len(puts))
 	}
 	// One row that is too large is too large.
-	w.backend.limitKV(300)
-	_, err := w.putBy(path("db", "t"), []string{"shop", "id", "name"}, `{"shop":"a","id":1,"name":"`+strings.Repeat("x", 1000)+`"}`)
-	wantStatus(t, err, api.ReasonTooLarge, "1")
+	_, err := w.putBy(path("db", "t"), []string{"shop", "id", "name"}, `{"shop":"a","id":1,"name":"`+strings.Repeat("x", 3000)+`"}`)
+	wantStatus(t, err, api.ReasonTooLarge, "2000")
 }
 
 // What a put's columns cannot be is said before a row is taken.

@@ -16,6 +16,7 @@ import (
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/keyenc"
 	"github.com/mink-project/mink/core/schema/routing"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -98,8 +99,8 @@ func (s *service) prefixLookup(ctx context.Context, b api.PrefixLookup) (any, er
 	if err != nil {
 		return nil, err
 	}
-	if err := wantKey(t, "prefix_lookup"); err != nil {
-		return nil, err
+	if err := wantKey(t); err != nil {
+		return nil, fmt.Errorf("prefix_lookup: %w", err)
 	}
 	limit := int64(prefixRowsMax)
 	switch {
@@ -117,9 +118,9 @@ func (s *service) prefixLookup(ctx context.Context, b api.PrefixLookup) (any, er
 	if err != nil || !ok {
 		return out, err
 	}
-	var view KVView
-	err = s.withKV(ctx, bucket, func(kv KV) (err error) {
-		view, err = kv.View()
+	var view *kv.View
+	err = s.withKV(ctx, bucket, func(store KV) (err error) {
+		view, err = store.View()
 		return err
 	})
 	if err != nil {
@@ -134,7 +135,7 @@ func (s *service) prefixLookup(ctx context.Context, b api.PrefixLookup) (any, er
 	return out, nil
 }
 
-func prefixRows(ctx context.Context, view KVView, prefix []byte, rows *rowReader, limit int64, bytesMax int, text *jsonRows, out *api.PrefixRows) error {
+func prefixRows(ctx context.Context, view *kv.View, prefix []byte, rows *rowReader, limit int64, bytesMax int, text *jsonRows, out *api.PrefixRows) error {
 	most := int(min(limit+1, viewRowsMax)) // one more shows that there are more
 	for batch, err := range view.Scan(ctx, prefix, keyenc.PrefixEnd(prefix), rows.ids, most, bytesMax) {
 		if err != nil {
@@ -228,8 +229,8 @@ func (s *service) count(ctx context.Context, b api.CountRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wantKey(t, "count"); err != nil {
-		return nil, err
+	if err := wantKey(t); err != nil {
+		return nil, fmt.Errorf("count: %w", err)
 	}
 	partitions, err := partitionsOf(view, t, b.Partition)
 	if err != nil {
@@ -239,8 +240,8 @@ func (s *service) count(ctx context.Context, b api.CountRequest) (any, error) {
 	for _, p := range partitions {
 		for i := range p.Streams {
 			c := api.BucketCount{Bucket: mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)}, Values: p.Values}
-			err := s.withKV(ctx, c.Bucket, func(kv KV) (err error) {
-				c.Rows, err = kv.Count(ctx)
+			err := s.withKV(ctx, c.Bucket, func(store KV) (err error) {
+				c.Rows, err = store.Count(ctx)
 				return err
 			})
 			if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/bucketing"
 	"github.com/mink-project/mink/core/schema/partition"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -28,8 +29,8 @@ type putPlan struct {
 	decoder *arrowipc.Decoder
 }
 
-func (p *putPlan) request(id mink.SchemaID, part *putPart) KVPut {
-	r := KVPut{SchemaID: id, Columns: p.columns, Metadata: part.header, Body: part.body, Count: int32(part.rows), WriterID: mink.NoWriter}
+func (p *putPlan) request(id mink.SchemaID, part *putPart) kv.Put {
+	r := kv.Put{SchemaID: id, Columns: p.columns, Metadata: part.header, Body: part.body, Count: int32(part.rows), WriterID: mink.NoWriter}
 	if p.deletes {
 		r.Changes = bytes.Repeat([]byte{byte(mink.ChangeDelete)}, int(part.rows))
 	}
@@ -94,8 +95,7 @@ func putRows(t *cluster.Table, o *schema.Options, c *api.Command, as *arrow.Sche
 
 // wholeRows reports that the merge engine takes no partial updates.
 func wholeRows(o *schema.Options) bool {
-	engine, _ := o.Value("merge_engine")
-	return engine == "first_row" || strings.HasPrefix(engine, "versioned:")
+	return o.MergeEngine == schema.FirstRow || o.MergeEngine == schema.Versioned
 }
 
 // placesOf finds a client's columns in a table by name.
@@ -162,32 +162,37 @@ func (u *putUnit) halve(i int) error {
 // openKV answers a bucket's store. One that is not open is opened, for as long as
 // ThrottleWait; opening goes on without the caller.
 func (s *service) openKV(ctx context.Context, bucket mink.BucketRef) (KV, error) {
+	if t, ok := s.backend.View().Table(bucket.Table); ok {
+		if err := wantKey(t); err != nil {
+			return nil, err
+		}
+	}
 	wait, cancel := context.WithTimeout(ctx, s.cfg.ThrottleWait)
 	defer cancel()
-	kv, err := s.backend.KV(wait, bucket)
+	store, err := s.backend.KV(wait, bucket)
 	if err != nil && ctx.Err() == nil && wait.Err() != nil {
 		return nil, fmt.Errorf("the store of bucket %s is being opened: %w", bucket, mink.ErrUnavailable)
 	}
-	return kv, err
+	return store, err
 }
 
 // withKV runs an operation of a bucket's store, once more when the store was closed
 // under it because nobody had used it for a while.
 func (s *service) withKV(ctx context.Context, bucket mink.BucketRef, f func(KV) error) error {
 	for again := true; ; again = false {
-		kv, err := s.openKV(ctx, bucket)
+		store, err := s.openKV(ctx, bucket)
 		if err != nil {
 			return err
 		}
-		if err = f(kv); err == nil || !again || !errors.Is(err, mink.ErrClosed) {
+		if err = f(store); err == nil || !again || !errors.Is(err, mink.ErrClosed) {
 			return s.leaderError(bucket, err)
 		}
 	}
 }
 
-func (s *service) putKV(ctx context.Context, bucket mink.BucketRef, put KVPut) (p Pending, err error) {
-	err = s.withKV(ctx, bucket, func(kv KV) error {
-		p, err = kv.Put(ctx, put)
+func (s *service) putKV(ctx context.Context, bucket mink.BucketRef, put kv.Put) (p Pending, err error) {
+	err = s.withKV(ctx, bucket, func(store KV) error {
+		p, err = store.Put(ctx, put)
 		return err
 	})
 	return p, err
@@ -239,9 +244,6 @@ func (s *service) putBucket(ctx context.Context, to *api.Put, header []byte, in 
 
 // plan checks the stream's columns.
 func (b *bucketPut) plan(view *cluster.State, t *cluster.Table, as *arrow.Schema) error {
-	if err := wantKey(t, "put"); err != nil {
-		return err
-	}
 	version, err := versionOf(t, b.to.SchemaID)
 	if err != nil {
 		return err
@@ -286,7 +288,7 @@ func (b *bucketPut) prepare(_ context.Context, m *flight.FlightData) (unit, erro
 	if err != nil {
 		return nil, fmt.Errorf("put: %w", err)
 	}
-	u := &kvUnit{of: b, bytes: len(m.DataHeader) + len(m.DataBody), req: KVPut{
+	u := &kvUnit{of: b, bytes: len(m.DataHeader) + len(m.DataBody), req: kv.Put{
 		SchemaID: b.to.SchemaID, Columns: b.columns, Count: int32(rows), WriterID: b.to.WriterID, WriterEpoch: b.to.WriterEpoch,
 	}}
 	if err := b.metadata(m.AppMetadata, &u.req); err != nil {
@@ -302,7 +304,7 @@ func (b *bucketPut) prepare(_ context.Context, m *flight.FlightData) (unit, erro
 	return u, nil
 }
 
-func (b *bucketPut) metadata(body []byte, req *KVPut) error {
+func (b *bucketPut) metadata(body []byte, req *kv.Put) error {
 	if len(body) == 0 && b.to.WriterID != mink.NoWriter {
 		return fmt.Errorf(`%w: a batch of writer %d without app_metadata {"sequence":...}`, mink.ErrInvalid, b.to.WriterID)
 	}
@@ -358,7 +360,7 @@ func (b *bucketPut) check(m *flight.FlightData) error {
 
 type kvUnit struct {
 	of    *bucketPut
-	req   KVPut
+	req   kv.Put
 	bytes int
 	p     Pending
 }

@@ -44,8 +44,8 @@ type finder struct {
 }
 
 func (s *service) newFinder(t *cluster.Table, bucket *mink.BucketRef, columns []string) (*finder, error) {
-	if err := wantKey(t, "lookup"); err != nil {
-		return nil, err
+	if err := wantKey(t); err != nil {
+		return nil, fmt.Errorf("lookup: %w", err)
 	}
 	f := &finder{service: s, table: t, key: keyOf(t), bucket: bucket, step: stepKeysMax}
 	var err error
@@ -173,8 +173,8 @@ func (f *finder) ofBucket(ctx context.Context, p *part) (rows arrow.RecordBatch,
 		buf = f.encoder.Append(buf, i)
 		keys[i] = buf[start:len(buf):len(buf)]
 	}
-	err = f.service.withKV(ctx, p.bucket, func(kv KV) error {
-		rows, found, err = kv.Lookup(ctx, keys, f.rows.ids)
+	err = f.service.withKV(ctx, p.bucket, func(store KV) error {
+		rows, found, err = store.Lookup(ctx, keys, f.rows.ids)
 		return err
 	})
 	if err != nil {

@@ -18,19 +18,20 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
 // putSeen is a put that reached a store.
-type putSeen struct{ put flight.KVPut }
+type putSeen struct{ put kv.Put }
 
 type seeingKV struct {
 	flight.KV
 	seen *[]putSeen
 }
 
-func (s seeingKV) Put(ctx context.Context, p flight.KVPut) (flight.Pending, error) {
+func (s seeingKV) Put(ctx context.Context, p kv.Put) (flight.Pending, error) {
 	done, err := s.KV.Put(ctx, p)
 	if err == nil {
 		p.Metadata, p.Body = nil, nil
@@ -41,7 +42,7 @@ func (s seeingKV) Put(ctx context.Context, p flight.KVPut) (flight.Pending, erro
 
 // seeing notes the puts that were taken.
 func seeing(to *[]putSeen) func(flight.KV) (flight.KV, error) {
-	return func(kv flight.KV) (flight.KV, error) { return seeingKV{kv, to}, nil }
+	return func(store flight.KV) (flight.KV, error) { return seeingKV{store, to}, nil }
 }
 
 // brokenKV answers lookups and counts with an error, and then no more.
@@ -513,7 +514,7 @@ func TestStoresThatAreClosed(t *testing.T) {
 	w.table(itemColumns, itemKey)
 	w.mustPutBy(path("db", "t"), []string{"shop", "id"}, `{"shop":"a","id":1}`)
 	idle := fmt.Errorf("nobody used it: %w", mink.ErrClosed)
-	w.backend.throughKV(func(kv flight.KV) (flight.KV, error) { return brokenKV{kv, &idle}, nil })
+	w.backend.throughKV(func(store flight.KV) (flight.KV, error) { return brokenKV{store, &idle}, nil })
 	if n := w.count(); n != 1 || idle != nil {
 		t.Errorf("count %d, %v", n, idle)
 	}

@@ -104,11 +104,11 @@ func hasKey(t *cluster.Table) bool { return len(t.Descriptor.PrimaryKey) > 0 }
 func current(t *cluster.Table) *schema.Schema { return t.Schemas[len(t.Schemas)-1] }
 
 // wantKey refuses log tables.
-func wantKey(t *cluster.Table, what string) error {
+func wantKey(t *cluster.Table) error {
 	if hasKey(t) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s: table %s is a log table: it has no primary key", mink.ErrInvalid, what, t.Descriptor.Name())
+	return fmt.Errorf("%w: table %s is a log table: it has no primary key", mink.ErrInvalid, t.Descriptor.Name())
 }
 
 // projection answers the columns by name, in the order asked for; all of them

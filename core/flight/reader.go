@@ -104,24 +104,14 @@ func logSchema(t *cluster.Table, columns []string, meta bool) (*schema.Schema, *
 	if err != nil {
 		return nil, nil, err
 	}
-	if hasKey(t) && walImage(&o) {
-		c := target.Clone()
-		target = &c
-		for i := range target.Columns {
-			c := &target.Columns[i]
-			c.Type.NotNull = slices.Contains(t.Descriptor.PrimaryKey, c.Name)
-		}
+	if hasKey(t) {
+		target = tablet.ChangelogSchema(t.Descriptor, target, o.WALImage)
 	}
 	as := target.Arrow()
 	if meta {
 		as = arrow.NewSchema(append(as.Fields(), metaFields...), nil)
 	}
 	return target, as, nil
-}
-
-func walImage(o *schema.Options) bool {
-	image, _ := o.Value("changelog_image")
-	return image == "wal"
 }
 
 // metaFields are the columns that a scan adds with meta.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema/keyenc"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -67,14 +68,9 @@ func (s *service) readRows(ctx context.Context, ticket *api.Ticket, send func(*f
 	if read.limit < 0 {
 		return fmt.Errorf("%w: %s: limit is not negative", mink.ErrInvalid, read.what)
 	}
-	var view KVView
-	if t, ok := s.backend.View().Table(read.bucket.Table); ok { // a log table has no store to open
-		if err := wantKey(t, read.what); err != nil {
-			return err
-		}
-	}
-	err := s.withKV(ctx, read.bucket, func(kv KV) (err error) {
-		view, err = kv.View()
+	var view *kv.View
+	err := s.withKV(ctx, read.bucket, func(store KV) (err error) {
+		view, err = store.View()
 		return err
 	})
 	if err != nil {
@@ -112,7 +108,7 @@ func (s *service) readRows(ctx context.Context, ticket *api.Ticket, send func(*f
 	return nil
 }
 
-func (s *service) sendView(ctx context.Context, view KVView, read *rowsRead, rows *rowReader, lo, hi []byte, out *rowSender) error {
+func (s *service) sendView(ctx context.Context, view *kv.View, read *rowsRead, rows *rowReader, lo, hi []byte, out *rowSender) error {
 	if hi != nil && bytes.Compare(lo, hi) >= 0 {
 		return nil
 	}

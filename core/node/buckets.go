@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
@@ -393,6 +394,12 @@ func (b *buckets) tabletConfig(ref mink.BucketRef, epoch mink.LeaderEpoch, of ta
 	cfg := tablet.Default()
 	cfg.Bucket, cfg.LeaderEpoch, cfg.Schemas, cfg.Options = ref, epoch, t.Schemas, o
 	cfg.Closed, cfg.Codecs = of.closed, &b.codecs
+	if cfg.PrimaryKey = len(t.Descriptor.PrimaryKey) > 0; cfg.PrimaryKey && o.WALImage {
+		cfg.Schemas = make([]*schema.Schema, len(t.Schemas))
+		for i, s := range t.Schemas {
+			cfg.Schemas[i] = tablet.ChangelogSchema(t.Descriptor, s, true)
+		}
+	}
 	return cfg, nil
 }
 
