@@ -15,8 +15,7 @@ type Engine struct {
 	codec   *row.Codec
 	schema  *schema.Schema
 	options schema.Options
-	key     []bool // by column
-	keys    int
+	key     []bool      // by column
 	auto    int         // auto-increment column, -1: none
 	version int         // version column, -1: none
 	columns []aggregate // by column; Aggregation
@@ -34,7 +33,7 @@ func New(d *schema.Descriptor, s *schema.Schema) (*Engine, error) {
 	if len(d.PrimaryKey) == 0 {
 		return nil, fmt.Errorf("%w table %s: it has no primary key, its rows are not merged", mink.ErrInvalid, d.Name())
 	}
-	e := &Engine{schema: s, options: o, key: make([]bool, len(s.Columns)), keys: len(d.PrimaryKey), auto: -1, version: -1}
+	e := &Engine{schema: s, options: o, key: make([]bool, len(s.Columns)), auto: -1, version: -1}
 	if e.codec, err = row.NewCodec(s); err != nil {
 		return nil, err
 	}

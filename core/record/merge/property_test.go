@@ -8,6 +8,7 @@ import (
 
 	"github.com/mink-project/mink/core/record/merge"
 	"github.com/mink-project/mink/core/record/merge/mergetest"
+	"github.com/mink-project/mink/core/record/row"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/mink"
 	"pgregory.net/rapid"
@@ -49,7 +50,11 @@ func (tb *table) put(t fataler, columns []int, writes []mergetest.Write) ([]merg
 	for _, i := range columns {
 		ids = append(ids, tb.d.Schema.Columns[i].ID)
 	}
-	targets, err := tb.e.Targets(&tb.d.Schema, ids)
+	writer := &tb.d.Schema
+	if len(writes) > 0 && writes[0].Writer != nil {
+		writer = writes[0].Writer
+	}
+	targets, err := tb.e.Targets(writer, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +77,23 @@ func (tb *table) put(t fataler, columns []int, writes []mergetest.Write) ([]merg
 		changes = append(changes, c...)
 	}
 	return tb.changelog(t, changes), nil
+}
+
+// alter brings the table and its rows to a later version, as reads of older rows do.
+func (tb *table) alter(t fataler, d *schema.Descriptor) {
+	t.Helper()
+	up, err := row.NewUpgrader(&tb.d.Schema, &d.Schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := newTable(t, d)
+	next.last = tb.last
+	for key, value := range tb.rows {
+		if next.rows[key], err = up.Append(nil, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	*tb = *next
 }
 
 // change is a record of the changelog with its row in bytes.
@@ -195,5 +217,54 @@ func TestAgreesWithModel(t *testing.T) {
 	})
 	if refused == 0 || taken == 0 {
 		t.Errorf("%d puts taken, %d refused: the test says nothing", taken, refused)
+	}
+}
+
+// Tables that are altered between puts, with writers that know the newest or an older
+// version of the columns.
+func TestAgreesWithModelWhenAltered(t *testing.T) {
+	behind := 0
+	rapid.Check(t, func(t *rapid.T) {
+		d := mergetest.Table(t)
+		tb, model := newTable(t, d), mergetest.New(d)
+		versions := []*schema.Schema{&d.Schema}
+		for range rapid.IntRange(2, 12).Draw(t, "steps") {
+			if rapid.IntRange(0, 3).Draw(t, "alter") == 0 {
+				changes := mergetest.Alterations(t, tb.d)
+				d, err := tb.d.Apply(changes)
+				if err != nil {
+					t.Fatalf("%s: %v", schema.EncodeChanges(changes), err)
+				}
+				tb.alter(t, d)
+				model.Alter(d)
+				versions = append(versions, &d.Schema)
+			}
+			writer := rapid.SampledFrom(versions).Draw(t, "writer")
+			var columns []int
+			if writer == versions[len(versions)-1] {
+				columns, writer = mergetest.Columns(t, tb.d), nil
+			}
+			writes := mergetest.Writes(t, tb.d, columns)
+			for i := range writes {
+				writes[i].Writer = writer
+			}
+			want, wantErr := model.Apply(writes)
+			got, err := tb.put(t, columns, writes)
+			if (err != nil) != (wantErr != nil) {
+				t.Fatalf("%s\n%v\n%v, want %v", tb.d.Encode(), writes, err, wantErr)
+			}
+			if writer != nil && err == nil {
+				behind++
+			}
+			if !mergetest.Equal(got, want) {
+				t.Fatalf("%s\n%v\nchangelog %v, want %v", tb.d.Encode(), writes, got, want)
+			}
+			if got, want := tb.contents(t), model.Rows(); !mergetest.Equal(got, want) {
+				t.Fatalf("%s\n%v\nrows %v, want %v", tb.d.Encode(), writes, got, want)
+			}
+		}
+	})
+	if behind == 0 {
+		t.Error("no writer was behind: the test says nothing")
 	}
 }

@@ -36,8 +36,11 @@ type Row []any
 // targets count for nothing.
 type Write struct {
 	Row     Row
-	Columns []int // the target columns' positions; nil: all
+	Columns []int // the target columns' positions; nil: all of the writer's
 	Delete  bool
+	// Writer is the older schema version that the writer knows; nil: the newest. Row
+	// and Columns are by the newest all the same.
+	Writer *schema.Schema
 }
 
 // Change is one record of the changelog.
@@ -49,7 +52,7 @@ type Change struct {
 // ErrRefused is what Apply answers when a write must fail.
 var ErrRefused = errors.New("refused")
 
-// Model is a primary-key table under one schema version.
+// Model is a primary-key table.
 type Model struct {
 	// NextID gives the numbers of the auto-increment column; nil: 1, 2, 3, ...
 	NextID func() int64
@@ -124,27 +127,31 @@ func (m *Model) isKey(column int) bool {
 	return slices.Contains(m.d.PrimaryKey, m.d.Schema.Columns[column].Name)
 }
 
-// targets are the columns whose values count, and whether they are all.
-func (m *Model) targets(w Write) (set []bool, all bool) {
+// targets are the columns whose values count, whether they are all that there are
+// (the auto-increment column aside), and whether they are all that the writer knows.
+func (m *Model) targets(w Write) (set []bool, all, whole bool) {
 	set = make([]bool, len(m.d.Schema.Columns))
-	all = true
-	for i := range set {
-		set[i] = i != m.auto && (w.Columns == nil || slices.Contains(w.Columns, i))
-		all = all && (set[i] || i == m.auto)
+	all, whole = true, true
+	for i, c := range m.d.Schema.Columns {
+		known := w.Writer == nil || w.Writer.IndexByID(c.ID) >= 0
+		named := known && (w.Columns == nil || slices.Contains(w.Columns, i))
+		set[i] = named && i != m.auto
+		all = all && (named || i == m.auto)
+		whole = whole && (named || !known || i == m.auto)
 	}
-	return set, all
+	return set, all, whole
 }
 
 func (m *Model) apply(w Write) ([]Change, error) {
-	set, all := m.targets(w)
+	set, all, whole := m.targets(w)
 	key := m.Key(w.Row)
 	old, exists := m.rows[key]
 	// Without looking at the old row nobody knows whether there is one.
 	blind := m.o.WALImage && m.o.MergeEngine == schema.LastWrite && m.auto < 0 && all
 	if w.Delete {
-		return m.delete(w, set, all, blind, key, old)
+		return m.delete(w, set, whole, blind, key, old)
 	}
-	if err := m.checkUpsert(w, set, all); err != nil {
+	if err := m.checkUpsert(w, set, whole); err != nil {
 		return nil, err
 	}
 	var row Row
@@ -183,8 +190,8 @@ func (m *Model) update(old, row Row) []Change {
 	return []Change{{mink.ChangeUpdateBefore, old}, {mink.ChangeUpdateAfter, row}}
 }
 
-func (m *Model) checkUpsert(w Write, set []bool, all bool) error {
-	if !all && (m.o.MergeEngine == schema.FirstRow || m.o.MergeEngine == schema.Versioned) {
+func (m *Model) checkUpsert(w Write, set []bool, whole bool) error {
+	if !whole && (m.o.MergeEngine == schema.FirstRow || m.o.MergeEngine == schema.Versioned) {
 		return fmt.Errorf("%w: some columns", ErrRefused)
 	}
 	for i, c := range m.d.Schema.Columns {
@@ -241,7 +248,7 @@ func (m *Model) merged(w Write, set []bool, old Row) (Row, error) {
 	return row, nil
 }
 
-func (m *Model) delete(w Write, set []bool, all, blind bool, key string, old Row) ([]Change, error) {
+func (m *Model) delete(w Write, set []bool, whole, blind bool, key string, old Row) ([]Change, error) {
 	switch m.o.DeleteBehavior {
 	case schema.DeleteIgnore:
 		return nil, nil
@@ -250,7 +257,7 @@ func (m *Model) delete(w Write, set []bool, all, blind bool, key string, old Row
 	}
 	named := m.valueColumns(set)
 	namesAuto := m.auto >= 0 && slices.Contains(w.Columns, m.auto)
-	if !all && (len(named) > 0 || namesAuto) { // of columns
+	if !whole && (len(named) > 0 || namesAuto) { // of columns
 		if namesAuto {
 			return nil, fmt.Errorf("%w: a delete of the auto-increment column", ErrRefused)
 		}
