@@ -140,7 +140,7 @@ func serveNode(ctx context.Context, store *slowStore, log metalog.Log, kafkaList
 	if err != nil {
 		return err
 	}
-	c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: n.Self, Logger: logger})
+	c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: n.Self, Logger: logger})
 	if err != nil {
 		return err
 	}

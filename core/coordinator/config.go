@@ -36,6 +36,13 @@ type Config struct {
 	WALWindow int
 	// RecoveriesMax bounds how many dead WALs are recovered at once. Default 4.
 	RecoveriesMax int
+	// CleanInterval is how often destroyed files of KV snapshots are looked at,
+	// DestroyGrace the least time between a file's destruction and its deletion. The
+	// stream engine has the same for objects. Defaults 30 s and 5 m.
+	CleanInterval, DestroyGrace time.Duration
+	// SweepInterval is how often files of KV snapshots that nothing names are looked
+	// for, OrphanAge their least age by the store's clock. Defaults 1 h and 1 h.
+	SweepInterval, OrphanAge time.Duration
 }
 
 // Default is the configuration of a running node.
@@ -44,14 +51,16 @@ func Default() Config {
 		LeaseTTL: 30 * time.Second, Tick: 5 * time.Second, SnapshotInterval: 30 * time.Second,
 		SnapshotEntries: 1000, ProducerOffsetsTTL: 24 * time.Hour,
 		GroupOffsetsRetention: 7 * 24 * time.Hour, WALWindow: 8, RecoveriesMax: 4,
+		CleanInterval: 30 * time.Second, DestroyGrace: 5 * time.Minute, SweepInterval: time.Hour, OrphanAge: time.Hour,
 	}
 }
 
 // Validate names the first field that makes no sense.
 func (c Config) Validate() error {
 	if c.LeaseTTL < time.Second || c.Tick <= 0 || c.SnapshotInterval <= 0 || c.ProducerOffsetsTTL <= 0 ||
-		c.GroupOffsetsRetention <= 0 || c.WALWindow < 1 || c.RecoveriesMax < 1 {
-		return fmt.Errorf("coordinator: LeaseTTL must be 1s or more, every other field positive: %w", mink.ErrInvalid)
+		c.GroupOffsetsRetention <= 0 || c.WALWindow < 1 || c.RecoveriesMax < 1 || c.CleanInterval <= 0 || c.SweepInterval <= 0 ||
+		c.DestroyGrace < 0 || c.OrphanAge < 0 {
+		return fmt.Errorf("coordinator: LeaseTTL must be 1s or more, DestroyGrace and OrphanAge not negative, every other field positive: %w", mink.ErrInvalid)
 	}
 	return nil
 }
@@ -62,6 +71,7 @@ type Deps struct {
 	Log      metalog.Log
 	Head     *storehead.Keeper
 	WALStore objstore.Store
+	Objects  objstore.Store
 	// Self answers this node's identity; epoch 0 while it is not registered, and
 	// then the coordinator does nothing.
 	Self func() (mink.NodeID, mink.NodeEpoch)

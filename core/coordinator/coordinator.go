@@ -1,8 +1,8 @@
 // Package coordinator is what the holder of the lease does for the cluster:
 // it seals silent nodes, recovers dead write-ahead logs, gives buckets without a
 // leader to live nodes, makes and drops automatic partitions, expires what has
-// an age, writes the metadata's state image, and keeps the object store's memory
-// of their head.
+// an age, writes the metadata's state image, keeps the object store's memory of
+// their head, and deletes files of KV snapshots that are needed no more.
 //
 // Every command it proposes carries the lease epoch or is harmless when sent
 // twice, so that a holder that was replaced without noticing changes nothing.
@@ -39,6 +39,8 @@ type Coordinator struct {
 	recovery *loop.Loop
 	snapshot *loop.Loop
 	head     *loop.Loop
+	kvClean  *loop.Loop
+	kvSweep  *loop.Loop
 
 	mu struct {
 		sync.Mutex
@@ -63,13 +65,15 @@ func New(cfg Config, deps Deps) (*Coordinator, error) {
 	c.recovery = loop.New("wal recovery", cfg.Tick, c.logger, c.runRecovery)
 	c.snapshot = loop.New("metadata snapshot", cfg.SnapshotInterval, c.logger, c.runSnapshot)
 	c.head = loop.New("metadata head", cfg.LeaseTTL, c.logger, c.keepHead)
+	c.kvClean = loop.New("KV file deletion", cfg.CleanInterval, c.logger, c.cleanKV)
+	c.kvSweep = loop.New("KV orphan sweep", cfg.SweepInterval, c.logger, c.sweepKV)
 	return c, nil
 }
 
 // Run coordinates until ctx is done, then gives the lease back.
 func (c *Coordinator) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	for _, l := range []*loop.Loop{c.lease, c.tick, c.recovery, c.snapshot, c.head} {
+	for _, l := range c.loops() {
 		g.Go(func() error { return l.Run(gctx) })
 	}
 	g.Go(func() error { return c.watch(gctx) })
@@ -94,7 +98,15 @@ const releaseTimeout = 5 * time.Second
 
 // Loops answers the status of the coordinator's loops.
 func (c *Coordinator) Loops() []loop.Status {
-	return []loop.Status{c.lease.Status(), c.tick.Status(), c.recovery.Status(), c.snapshot.Status(), c.head.Status()}
+	var out []loop.Status
+	for _, l := range c.loops() {
+		out = append(out, l.Status())
+	}
+	return out
+}
+
+func (c *Coordinator) loops() []*loop.Loop {
+	return []*loop.Loop{c.lease, c.tick, c.recovery, c.snapshot, c.head, c.kvClean, c.kvSweep}
 }
 
 // Leading reports whether this node held the lease when it last looked.

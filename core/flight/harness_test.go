@@ -276,7 +276,7 @@ func newWorld(t *testing.T, change ...func(*flight.Config)) *world {
 	ncfg.FlightAddress = srv.Addr().String()
 	b.Node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Logger: logger})
 	must(err)
-	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: b.Self, Logger: logger})
+	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: b.Self, Logger: logger})
 	must(err)
 	b.coordinator = co
 

@@ -59,7 +59,7 @@ func ackPathNode(b *testing.B, uploadBytes int64) (*broker, *node.Node) {
 	cfg.KafkaAddress = "127.0.0.1:9092"
 	n, err := node.New(cfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Logger: logger})
 	must(err)
-	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: n.Self, Logger: logger})
+	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: n.Self, Logger: logger})
 	must(err)
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{replica.Run, n.Run, co.Run} {

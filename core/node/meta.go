@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
@@ -45,19 +44,8 @@ func (m meta) ForgetObjects(ctx context.Context, ids []plan.ObjectID) error {
 	return m.propose(ctx, cluster.ForgetObjectsCommand(ids))
 }
 
-// ReadHorizon is the smallest that a heartbeat of an unsealed epoch has reported.
 func (m meta) ReadHorizon(ctx context.Context) (uint64, error) {
-	rows, err := m.log.Heartbeats(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read horizons of the nodes: %w", err)
-	}
-	horizon := m.replica.View().Index()
-	for _, r := range rows {
-		if !r.Marked {
-			horizon = min(horizon, r.Applied)
-		}
-	}
-	return horizon, nil
+	return metalog.ReadHorizon(ctx, m.log, m.replica)
 }
 
 func (m meta) Remembered(ctx context.Context) (uint64, error) { return m.head.Covered(ctx) }

@@ -190,8 +190,10 @@ func (p *parts) buildNode() (err error) {
 	ccfg.ProducerOffsetsTTL = time.Duration(p.cfg.ProducerOffsetsTTL)
 	ccfg.GroupOffsetsRetention = time.Duration(p.cfg.GroupOffsetsRetention)
 	ccfg.WALWindow = scfg.WALWindow
+	ccfg.CleanInterval, ccfg.DestroyGrace = scfg.CleanInterval, scfg.DestroyGrace
+	ccfg.SweepInterval, ccfg.OrphanAge = scfg.SweepInterval, scfg.OrphanAge
 	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{
-		Meta: p.replica, Log: p.log, Head: p.head, WALStore: p.wal, Self: p.node.Self, Stopped: p.node.Look, Logger: p.logger,
+		Meta: p.replica, Log: p.log, Head: p.head, WALStore: p.wal, Objects: p.objects, Self: p.node.Self, Stopped: p.node.Look, Logger: p.logger,
 	})
 	return err
 }

@@ -331,7 +331,7 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	if w.cfg.Coordinator != nil {
 		w.cfg.Coordinator(&ccfg)
 	}
-	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Self: n.Self, Stopped: n.Look, Logger: logger}); err != nil {
+	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: n.Self, Stopped: n.Look, Logger: logger}); err != nil {
 		return err
 	}
 	p.mu.Lock()
