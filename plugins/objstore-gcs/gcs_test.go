@@ -156,9 +156,10 @@ func faults(t *testing.T, open opener) {
 
 func TestSizesAndPages(t *testing.T) {
 	server := emulator(t, "sizes")
+	process := cloudtest.Launch(t, self)
 	cloudtest.CheckSizes(t, mustOpen(t, "gs://sizes/a", optionsFor(server.URL)))
-	cloudtest.CheckSizes(t, cloudtest.Launch(t, self)(t, "gs://sizes/c", optionsFor(server.URL)))
-	cloudtest.CheckPages(t, mustOpen(t, "gs://sizes/b", optionsFor(server.URL)))
+	cloudtest.CheckSizes(t, process(t, "gs://sizes/c", optionsFor(server.URL)))
+	cloudtest.CheckPages(t, process(t, "gs://sizes/b", optionsFor(server.URL)))
 }
 
 // TestManyParts composes in two levels, and leaves nothing behind.

@@ -38,7 +38,8 @@ func faults(t *testing.T, open opener) {
 
 func TestSizesAndPages(t *testing.T) {
 	server := cloudtest.S3(t, "sizes")
+	process := cloudtest.Launch(t, self)
 	cloudtest.CheckSizes(t, mustOpen(t, "s3://sizes/a", optionsFor(server.URL)))
-	cloudtest.CheckSizes(t, cloudtest.Launch(t, self)(t, "s3://sizes/c", optionsFor(server.URL)))
-	cloudtest.CheckPages(t, mustOpen(t, "s3://sizes/b", optionsFor(server.URL)))
+	cloudtest.CheckSizes(t, process(t, "s3://sizes/c", optionsFor(server.URL)))
+	cloudtest.CheckPages(t, process(t, "s3://sizes/b", optionsFor(server.URL)))
 }

@@ -13,8 +13,9 @@ import (
 // range beyond it is refused without asking, so that no sum overflows.
 const offsetMax = 1 << 50
 
-// filledStep is how many bytes lie between two calls of GetRangeRequest.Filled.
-const filledStep = 1 << 20
+// filledStep is how many bytes lie between two calls of GetRangeRequest.Filled: few
+// enough to be copied out of a processor's cache.
+const filledStep = 512 << 10
 
 // GetRange implements objstore.Store.
 func (s *Store) GetRange(ctx context.Context, req objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
