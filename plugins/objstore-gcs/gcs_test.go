@@ -151,6 +151,7 @@ func faults(t *testing.T, open opener) {
 		},
 		Throttle: answer(http.StatusTooManyRequests, "rateLimitExceeded", "Retry-After: 1"),
 		Broken:   answer(http.StatusServiceUnavailable, "backendError"),
+		Resumes:  true,
 	}.Run(t)
 }
 
