@@ -236,6 +236,12 @@ func (s *State) checkGroups() error {
 		if err := checkGroupNames(name, g.ProtocolType); err != nil {
 			return err
 		}
+		if _, found := s.groupSlots.get(slotGroupOf(name)); !found {
+			return fmt.Errorf("group %q is not listed in its slot", name)
+		}
+	}
+	if n := s.groupSlots.len(); n != s.groups.len() {
+		return fmt.Errorf("%d groups are in slots, there are %d", n, s.groups.len())
 	}
 	for o := range s.groupOffsets.all() {
 		if err := o.validate(); err != nil {

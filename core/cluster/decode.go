@@ -235,6 +235,7 @@ func (d *decoder) producer(r *clusterpb.Producer) error {
 }
 
 func (d *decoder) group(r *clusterpb.Group) error {
+	d.t.s.groupSlots.set(slotGroupOf(r.GetName()))
 	return insertMap(&d.t.s.groups, r.GetName(), &GroupInfo{
 		Name: r.GetName(), ProtocolType: r.GetProtocolType(), Occupied: r.GetOccupied(), EmptiedMs: r.GetEmptiedMs(), MovedIndex: r.GetMovedIndex(),
 	})

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
+	clusterplan "github.com/mink-project/mink/core/cluster/plan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -111,6 +112,20 @@ type bucketGroup struct {
 	group  string
 }
 
+// slotGroup is a group in its slot.
+type slotGroup struct {
+	slot  clusterplan.GroupSlot
+	group string
+}
+
+func slotGroupOf(group string) slotGroup {
+	return slotGroup{clusterplan.SlotOfGroup(group), group}
+}
+
+func lessSlotGroup(a, b slotGroup) bool {
+	return cmp.Or(cmp.Compare(a.slot, b.slot), cmp.Compare(a.group, b.group)) < 0
+}
+
 func compareBucket(a, b mink.BucketRef) int {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Index, b.Index))
 }
@@ -204,12 +219,21 @@ func (t *txn) checkGroupCoordinator(verb, group string, loaded uint64) *clusterp
 // putGroup stores a changed group; one with neither members nor offsets goes.
 func (t *txn) putGroup(g GroupInfo) {
 	if g.Offsets == 0 && !g.Occupied {
-		t.s.groups.del(g.Name)
+		t.delGroup(g.Name)
 		return
 	}
-	if old, found := t.s.groups.get(g.Name); !found || *old != g {
+	old, found := t.s.groups.get(g.Name)
+	if !found || *old != g {
 		t.s.groups.set(g.Name, &g)
 	}
+	if !found {
+		t.s.groupSlots.set(slotGroupOf(g.Name))
+	}
+}
+
+func (t *txn) delGroup(name string) {
+	t.s.groups.del(name)
+	t.s.groupSlots.del(slotGroupOf(name))
 }
 
 // putGroupOffset reports whether the group had no offset of the bucket. It leaves
@@ -255,21 +279,30 @@ func (t *txn) forgetBuckets(p *Partition) {
 
 // moveGroups follows a change of the live nodes: a group whose coordinator is
 // another one than before has lost its members, which lived in that one's memory,
-// and what the old one still sends is refused, even when it coordinates again.
-func (t *txn) moveGroups(before *State) {
-	for name, old := range before.groups.all() {
-		_, was, _ := before.GroupCoordinator(name)
-		_, is, _ := t.s.GroupCoordinator(name)
+// and what the old one still sends is refused, even when it coordinates again. It looks at
+// the groups of slots that moved, and answers how many these are.
+func (t *txn) moveGroups(before *State) (looked int) {
+	for slot := range clusterplan.GroupSlot(clusterplan.GroupSlots) {
+		_, was, _ := before.slotCoordinator(slot)
+		_, is, _ := t.s.slotCoordinator(slot)
 		if was == is {
 			continue
 		}
-		g := *old
-		g.MovedIndex = t.s.index
-		if g.Occupied {
-			g.Occupied, g.EmptiedMs = false, t.s.timeMs
+		for at := range before.groupSlots.from(slotGroup{slot: slot}) {
+			if at.slot != slot {
+				break
+			}
+			looked++
+			old, _ := before.groups.get(at.group)
+			g := *old
+			g.MovedIndex = t.s.index
+			if g.Occupied {
+				g.Occupied, g.EmptiedMs = false, t.s.timeMs
+			}
+			t.putGroup(g)
 		}
-		t.putGroup(g)
 	}
+	return looked
 }
 
 // deleteGroups drops groups with all their offsets, each or not.
@@ -292,7 +325,7 @@ func (t *txn) deleteGroup(name string) *clusterpb.Result {
 		return notExist("group %q does not exist", name)
 	}
 	n := t.dropGroup(name)
-	t.s.groups.del(name) // one with members too: its coordinator says that it has none
+	t.delGroup(name) // one with members too: its coordinator says that it has none
 	return okID(int64(n))
 }
 

@@ -293,6 +293,48 @@ func TestPartError(t *testing.T) {
 	}
 }
 
+// A change of the live nodes looks at the groups that get another coordinator, whatever
+// others there are.
+func TestAChangeOfNodesLooksAtGroupsThatMove(t *testing.T) {
+	const groups, nodes = 5000, 4
+	s := NewState()
+	s.index, s.timeMs = 10, 1000
+	work := &txn{s: s}
+	join := func(id mink.NodeID, epoch mink.NodeEpoch) (moved, looked int) {
+		before := work.savepoint()
+		s.index++
+		s.nodes.set(id, &Node{ID: id, Epoch: epoch, KafkaAddress: "a:1"})
+		looked = work.moveGroups(&before)
+		for g := range s.Groups() {
+			if g.MovedIndex == s.index {
+				moved++
+				if g.Occupied || g.EmptiedMs != s.timeMs {
+					t.Fatalf("%+v has members after its coordinator changed", g)
+				}
+			}
+		}
+		return moved, looked
+	}
+	for i := range mink.NodeID(nodes - 1) {
+		join(i+1, mink.NodeEpoch(i+1))
+	}
+	for i := range groups {
+		work.putGroup(GroupInfo{Name: fmt.Sprint("group-", i), ProtocolType: "consumer", Occupied: i%2 == 0, EmptiedMs: int64(i%2) * s.timeMs, Offsets: 1})
+	}
+	for name, c := range map[string]struct {
+		id    mink.NodeID
+		epoch mink.NodeEpoch
+	}{"a node joins": {nodes, 90}, "a node restarts": {1, 91}} {
+		moved, looked := join(c.id, c.epoch)
+		if looked != moved || moved < groups/nodes/2 || moved > groups/nodes*2 {
+			t.Errorf("%s: %d of %d groups were looked at, %d moved", name, looked, groups, moved)
+		}
+	}
+	if moved, looked := join(nodes, 90); moved+looked != 0 {
+		t.Errorf("nothing changes: %d of %d groups were looked at, %d moved", looked, groups, moved)
+	}
+}
+
 func TestCheckSeesGroups(t *testing.T) {
 	base := smallState(t)
 	o, _ := first(base.groupOffsets.all())
@@ -301,6 +343,8 @@ func TestCheckSeesGroups(t *testing.T) {
 		"offset not listed":     func(s *State) { s.groupsOf.del(bucketGroup{o.Bucket, o.group}) },
 		"listed without offset": func(s *State) { s.groupsOf.set(bucketGroup{o.Bucket, "nobody"}) },
 		"group gone":            func(s *State) { s.groups.del(o.group) },
+		"group in no slot":      func(s *State) { s.groupSlots.del(slotGroupOf(o.group)) },
+		"slot of no group":      func(s *State) { s.groupSlots.set(slotGroupOf("nobody")) },
 		"count": func(s *State) {
 			g, _ := s.Group(o.group)
 			g.Offsets++

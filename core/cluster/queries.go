@@ -366,16 +366,20 @@ func (s *State) GroupOffset(name string, bucket mink.BucketRef) (GroupOffset, bo
 
 // GroupCoordinator is the node that coordinates a consumer group at this index,
 // whether or not the group exists: of the live nodes with a Kafka address, the one
-// that plan.GroupWeight prefers. Commands of other node epochs about the group are
+// that plan.GroupWeight prefers for the group's slot. Commands of other node epochs about the group are
 // refused. false: no such node.
 func (s *State) GroupCoordinator(group string) (mink.NodeID, mink.NodeEpoch, bool) {
+	return s.slotCoordinator(clusterplan.SlotOfGroup(group))
+}
+
+func (s *State) slotCoordinator(slot clusterplan.GroupSlot) (mink.NodeID, mink.NodeEpoch, bool) {
 	var best *Node
 	var weight uint64
 	for _, n := range s.nodes.all() {
 		if n.Sealed || n.KafkaAddress == "" {
 			continue
 		}
-		if w := clusterplan.GroupWeight(group, n.ID); best == nil || w > weight {
+		if w := clusterplan.GroupWeight(slot, n.ID); best == nil || w > weight {
 			best, weight = n, w
 		}
 	}

@@ -182,6 +182,7 @@ type State struct {
 	producers  pmap[string, *Producer]
 
 	groups       pmap[string, *GroupInfo]
+	groupSlots   pset[slotGroup] // the same, by slot
 	groupOffsets pset[*groupOffset]
 	groupsOf     pset[bucketGroup] // the same, seen from the bucket
 
@@ -238,6 +239,7 @@ func NewState() *State {
 		producers:  newPmap[string, *Producer](),
 
 		groups:       newPmap[string, *GroupInfo](),
+		groupSlots:   newPset(lessSlotGroup),
 		groupOffsets: newPset(lessGroupOffset),
 		groupsOf:     newPset(lessBucketGroup),
 
@@ -257,7 +259,7 @@ func (s *State) freeze() {
 	s.streams.fresh, s.byOwner.fresh = false, false
 	s.objects.fresh, s.parked.fresh, s.destroyed.fresh, s.refs.fresh = false, false, false, false
 	s.producers.fresh, s.dedup.fresh = false, false
-	s.groups.fresh, s.groupOffsets.fresh, s.groupsOf.fresh = false, false, false
+	s.groups.fresh, s.groupSlots.fresh, s.groupOffsets.fresh, s.groupsOf.fresh = false, false, false, false
 	s.kv.fresh, s.kvDestroyed.fresh, s.autoIncrement.fresh = false, false, false
 }
 

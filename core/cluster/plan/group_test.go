@@ -12,22 +12,24 @@ import (
 func TestGroupWeightsNeverChange(t *testing.T) {
 	for _, c := range []struct {
 		group string
+		slot  GroupSlot
 		node  mink.NodeID
 		want  uint64
 	}{
-		{"orders", 1, 0xd05150bafc812c8f}, {"orders", 2, 0x24aa394eada8b4c}, {"g0", 1, 0x93732b4a636093ad}, {"g0", 2, 0x709a52418e53752b},
+		{"orders", 294, 1, 0xea0c11499da69ecd}, {"orders", 294, 2, 0xccb0a4f7e2211abd}, {"g0", 914, 1, 0x45e89f18e922fd4c}, {"", 816, 1 << 30, 0x206ed9bd50293a2c},
 	} {
-		if got := GroupWeight(c.group, c.node); got != c.want {
-			t.Errorf("weight of %q and node %d is %#x, was %#x", c.group, c.node, got, c.want)
+		slot := SlotOfGroup(c.group)
+		if got := GroupWeight(slot, c.node); got != c.want || slot != c.slot {
+			t.Errorf("group %q is in slot %d, its weight with node %d is %#x", c.group, slot, c.node, got)
 		}
 	}
 }
 
 func TestANodeMovesOnlyItsOwnGroups(t *testing.T) {
-	const groups, nodes = 3000, 5
+	const groups, nodes = 30_000, 5
 	best := func(group string, n int) (best mink.NodeID) {
 		for id := mink.NodeID(1); int(id) <= n; id++ {
-			if best == 0 || GroupWeight(group, id) > GroupWeight(group, best) {
+			if slot := SlotOfGroup(group); best == 0 || GroupWeight(slot, id) > GroupWeight(slot, best) {
 				best = id
 			}
 		}
