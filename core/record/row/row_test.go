@@ -359,7 +359,12 @@ func TestNoAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	value := e.Append(nil, 0)
-	dst := make([]byte, 0, 256)
+	dst := make([]byte, 0, 1024)
+	all, allUp, everything := fixture(t)
+	nested := all.Encoder()
+	if err := nested.Bind(build(t, all, nil, everything).Columns()); err != nil {
+		t.Fatal(err)
+	}
 	u, err := NewUpgrader(s, table(t, 2, "a BIGINT", "b STRING", "c DECIMAL(22,2)", "d BOOLEAN", "e BIGINT"))
 	if err != nil {
 		t.Fatal(err)
@@ -371,7 +376,18 @@ func TestNoAllocations(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"encode": func() { e.Append(dst, 0) },
+		"encode":        func() { e.Append(dst, 0) },
+		"encode nested": func() { nested.Append(dst[:0], 0) },
+		"check nested": func() {
+			if all.Check(everything) != nil {
+				t.Fatal("check")
+			}
+		},
+		"upgrade nested": func() {
+			if _, err := allUp.Append(dst[:0], everything); err != nil {
+				t.Fatal(err)
+			}
+		},
 		"check": func() {
 			if c.Check(value) != nil {
 				t.Fatal("check")
