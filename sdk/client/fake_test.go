@@ -69,7 +69,7 @@ type fakeBucket struct {
 // A fault is asked at every step of a stream: an error ends the stream there.
 type fake struct {
 	flight.BaseFlightServer
-	t       *testing.T
+	t       testing.TB
 	address string
 	desc    *schema.Descriptor
 	client  *Client
@@ -96,7 +96,7 @@ const (
 	stepWrite    = "writer begun" // a stream of puts begins
 )
 
-func newFake(t *testing.T, partitioned bool, change ...func(*Config)) *fake {
+func newFake(t testing.TB, partitioned bool, change ...func(*Config)) *fake {
 	t.Helper()
 	var partition []string
 	if partitioned {
@@ -545,7 +545,7 @@ func (f *fake) all() []string {
 func ptr[T any](v T) *T { return &v }
 
 // checked is an allocator whose leaks fail the test.
-func checked(t *testing.T) memory.Allocator {
+func checked(t testing.TB) memory.Allocator {
 	mem := memory.NewCheckedAllocator(memory.DefaultAllocator)
 	t.Cleanup(func() { mem.AssertSize(t, 0) })
 	return mem

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mink-project/mink/core/record/jsonrow"
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/sdk/client/internal/gorow"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -42,9 +43,9 @@ func keyRow(mem memory.Allocator, columns []schema.Column, values []any) (arrow.
 		if v == nil {
 			return nil, fmt.Errorf("%w key: column %q is null, a key has a value in every column", mink.ErrInvalid, columns[i].Name)
 		}
-		c, err := valueCodecOf("the key", reflect.TypeOf(v), s.Field(i))
+		c, err := gorow.ValueOf("the key", reflect.TypeOf(v), s.Field(i))
 		if err == nil {
-			err = c.append(b.Field(i), reflect.ValueOf(v))
+			err = c.Append(b.Field(i), reflect.ValueOf(v))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("key column %q: %w", columns[i].Name, err)
@@ -83,4 +84,12 @@ func keyJSON(rec arrow.RecordBatch, names []string, row int) []byte {
 		fields[i], columns[i] = rec.Schema().Field(at), rec.Column(at)
 	}
 	return jsonrow.AppendObject(nil, fields, columns, row)
+}
+
+func fieldNames(s *arrow.Schema) []string {
+	names := make([]string, s.NumFields())
+	for i, f := range s.Fields() {
+		names[i] = f.Name
+	}
+	return names
 }

@@ -59,6 +59,7 @@ type Lookuper struct {
 	cfg     LookupConfig
 	keys    schema.Schema // the primary key
 	key     *arrow.Schema
+	placed  *arrow.Schema // of key, and of each key's place behind it
 	columns schema.Schema // of the rows
 	rows    *arrow.Schema
 	budget  *semaphore.Weighted
@@ -91,6 +92,7 @@ func (c *Client) NewLookuper(ctx context.Context, table string, cfg LookupConfig
 	}
 	l := &Lookuper{table: t, cfg: cfg, keys: t.keySchema(), budget: semaphore.NewWeighted(cfg.PendingMax)}
 	l.key = l.keys.Arrow()
+	l.placed = arrow.NewSchema(append(slices.Clone(l.key.Fields()), arrow.Field{Name: place, Type: arrow.PrimitiveTypes.Int32}), nil)
 	l.columns = t.desc.Schema
 	if len(cfg.Columns) > 0 {
 		l.columns = schema.Schema{ID: t.desc.Schema.ID}
@@ -221,8 +223,7 @@ func (l *Lookuper) align(keys arrow.RecordBatch) (arrow.RecordBatch, error) {
 		b.UnsafeAppend(i)
 	}
 	columns = append(columns, b.NewArray())
-	fields := append(slices.Clone(l.key.Fields()), arrow.Field{Name: place, Type: arrow.PrimitiveTypes.Int32})
-	return array.NewRecordBatch(arrow.NewSchema(fields, nil), columns, n), nil
+	return array.NewRecordBatch(l.placed, columns, n), nil
 }
 
 // asked is keys of one bucket that somebody waits for.
@@ -296,19 +297,26 @@ func (l *Lookuper) ask(ctx context.Context, rec arrow.RecordBatch) (out []*asked
 		}
 		lane := l.laneLocked(mink.BucketRef{Table: l.table.id, Partition: partitions[i], Index: p.Bucket})
 		n := p.Rows.NumRows()
+		if n <= int64(l.cfg.BatchKeys) {
+			out = append(out, l.askedOf(p.Rows))
+			lane.push(out[len(out)-1])
+			continue
+		}
 		for from := int64(0); from < n; from += int64(l.cfg.BatchKeys) {
 			piece := p.Rows.NewSlice(from, min(n, from+int64(l.cfg.BatchKeys)))
-			last := int(piece.NumCols()) - 1
-			a := &asked{
-				keys:   array.NewRecordBatch(l.key, piece.Columns()[:last], piece.NumRows()),
-				places: places(piece), since: time.Now(), answer: make(chan answer, 1),
-			}
+			out = append(out, l.askedOf(piece))
 			piece.Release()
-			out = append(out, a)
-			lane.push(a)
+			lane.push(out[len(out)-1])
 		}
 	}
 	return out, missing, nil
+}
+
+func (l *Lookuper) askedOf(rows arrow.RecordBatch) *asked {
+	return &asked{
+		keys:   array.NewRecordBatch(l.key, rows.Columns()[:l.key.NumFields()], rows.NumRows()),
+		places: places(rows), since: time.Now(), answer: make(chan answer, 1),
+	}
 }
 
 // places reads the last column that align added.

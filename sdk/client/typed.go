@@ -7,51 +7,32 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/mink-project/mink/sdk/client/internal/gorow"
 )
 
 // tableCodec compiles T for a table's columns; a column that may be left out of a
 // write counts as nullable.
-func tableCodec[T any](v *tableView) (*codec, error) {
+func tableCodec[T any](v *tableView) (*gorow.Codec, error) {
 	s, err := v.targets(nil)
 	if err != nil {
 		return nil, err
 	}
-	c, err := codecOf(reflect.TypeFor[T](), s.Arrow())
+	c, err := gorow.Compile(reflect.TypeFor[T](), s.Arrow())
 	if err != nil {
 		return nil, fmt.Errorf("table %s: %w", v.name, err)
 	}
 	return c, nil
 }
 
-// within is the codec of those columns that another schema has.
-func (c *codec) within(s *arrow.Schema) *codec {
-	out := &codec{typ: c.typ}
-	for _, b := range c.columns {
-		if at := s.FieldIndices(b.column); len(at) == 1 {
-			b.at = at[0]
-			out.columns = append(out.columns, b)
-		}
-	}
-	return out
-}
-
-// names of the columns.
-func (c *codec) names() []string {
-	out := make([]string, len(c.columns))
-	for i, b := range c.columns {
-		out[i] = b.column
-	}
-	return out
-}
-
-func encodeAll[T any](c *codec, mem memory.Allocator, s *arrow.Schema, rows []T) (arrow.RecordBatch, error) {
-	return c.encode(mem, s, len(rows), func(i int) reflect.Value { return reflect.ValueOf(&rows[i]).Elem() })
+func encodeAll[T any](c *gorow.Codec, mem memory.Allocator, s *arrow.Schema, rows []T) (arrow.RecordBatch, error) {
+	return c.Encode(mem, s, len(rows), func(i int) reflect.Value { return reflect.ValueOf(&rows[i]).Elem() })
 }
 
 // TypedWriter is a Writer of values of T, a struct with `mink:"column"` tags (Decode).
 type TypedWriter[T any] struct {
 	*Writer
-	codec *codec
+	codec *gorow.Codec
 }
 
 // NewTypedWriter opens a writer on a log table. Columns that T does not have are null.
@@ -91,7 +72,7 @@ func (w *TypedWriter[T]) AppendRows(ctx context.Context, rows ...T) (*Append, er
 //	_, err = w.DeleteRows(ctx, Item{Region: "eu", ID: 7})
 type TypedUpsertWriter[T any] struct {
 	*UpsertWriter
-	codec, keys *codec
+	codec, keys *gorow.Codec
 }
 
 // NewTypedUpsertWriter opens an upsert writer. When T does not have all columns of the
@@ -107,7 +88,7 @@ func NewTypedUpsertWriter[T any](ctx context.Context, c *Client, table string, c
 		return nil, err
 	}
 	if len(cfg.Columns) == 0 {
-		names := codec.names()
+		names := codec.Names()
 		have := map[string]bool{}
 		for _, n := range names {
 			have[n] = true
@@ -122,7 +103,7 @@ func NewTypedUpsertWriter[T any](ctx context.Context, c *Client, table string, c
 	if err != nil {
 		return nil, err
 	}
-	return &TypedUpsertWriter[T]{w, codec.within(w.Schema()), codec.within(w.KeySchema())}, nil
+	return &TypedUpsertWriter[T]{w, codec.Within(w.Schema()), codec.Within(w.KeySchema())}, nil
 }
 
 // UpsertRows is Upsert of values.
@@ -153,7 +134,7 @@ func (w *TypedUpsertWriter[T]) DeleteRows(ctx context.Context, rows ...T) (*Appe
 //	item, ok, err := l.Find(ctx, 7)
 type TypedLookuper[K, T any] struct {
 	*Lookuper
-	key, row *codec
+	key, row *gorow.Codec
 }
 
 // NewTypedLookuper opens a lookuper. With empty cfg.Columns only T's columns are read.
@@ -168,23 +149,23 @@ func NewTypedLookuper[K, T any](ctx context.Context, c *Client, table string, cf
 		return nil, err
 	}
 	if len(cfg.Columns) == 0 {
-		cfg.Columns = row.names()
+		cfg.Columns = row.Names()
 	}
 	l, err := c.NewLookuper(ctx, table, cfg)
 	if err != nil {
 		return nil, err
 	}
-	var key *codec
-	if t := reflect.TypeFor[K](); single(t) {
-		key, err = codecOf(t, l.key)
+	var key *gorow.Codec
+	if t := reflect.TypeFor[K](); gorow.Single(t) {
+		key, err = gorow.Compile(t, l.key)
 	} else if key, err = tableCodec[K](v); err == nil {
-		key = key.within(l.key)
+		key = key.Within(l.key)
 	}
 	if err != nil {
 		_ = l.Close() // has no lookups
 		return nil, fmt.Errorf("key of table %s: %w", table, err)
 	}
-	return &TypedLookuper[K, T]{l, key, row.within(l.rows)}, nil
+	return &TypedLookuper[K, T]{l, key, row.Within(l.rows)}, nil
 }
 
 // Find finds one row; ok is false when there is none.
@@ -216,7 +197,7 @@ func (l *TypedLookuper[K, T]) FindAll(ctx context.Context, keys ...K) (rows []T,
 			continue
 		}
 		found[i] = true
-		if err := l.row.decode(f.Rows, at, reflect.ValueOf(&rows[i]).Elem()); err != nil {
+		if err := l.row.Decode(f.Rows, at, reflect.ValueOf(&rows[i]).Elem()); err != nil {
 			return nil, nil, fmt.Errorf("lookup in %s: %w", l.table.name, err)
 		}
 		at++

@@ -18,7 +18,7 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-func itemWriter(t *testing.T, f *fake, change ...func(*UpsertConfig)) *TypedUpsertWriter[item] {
+func itemWriter(t testing.TB, f *fake, change ...func(*UpsertConfig)) *TypedUpsertWriter[item] {
 	t.Helper()
 	cfg := DefaultUpsert()
 	cfg.Allocator = checked(t)

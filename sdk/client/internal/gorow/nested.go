@@ -1,4 +1,4 @@
-package client
+package gorow
 
 import (
 	"fmt"
@@ -11,17 +11,17 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-func listCodec(where string, t reflect.Type, dt *arrow.ListType) (valueCodec, bool, error) {
+func listCodec(where string, t reflect.Type, dt *arrow.ListType) (Value, bool, error) {
 	if t.Kind() != reflect.Slice {
-		return valueCodec{}, false, nil
+		return Value{}, false, nil
 	}
-	elem, err := valueCodecOf(where+"[]", t.Elem(), dt.ElemField())
-	return valueCodec{
+	elem, err := ValueOf(where+"[]", t.Elem(), dt.ElemField())
+	return Value{
 		func(b array.Builder, v reflect.Value) error {
 			l := b.(*array.ListBuilder)
 			l.Append(true)
 			for i := range v.Len() {
-				if err := elem.append(l.ValueBuilder(), v.Index(i)); err != nil {
+				if err := elem.Append(l.ValueBuilder(), v.Index(i)); err != nil {
 					return fmt.Errorf("element %d: %w", i, err)
 				}
 			}
@@ -32,7 +32,7 @@ func listCodec(where string, t reflect.Type, dt *arrow.ListType) (valueCodec, bo
 			from, to := l.ValueOffsets(row)
 			v.Set(reflect.MakeSlice(t, int(to-from), int(to-from)))
 			for i := from; i < to; i++ {
-				if err := elem.read(l.ListValues(), int(i), v.Index(int(i-from))); err != nil {
+				if err := elem.Read(l.ListValues(), int(i), v.Index(int(i-from))); err != nil {
 					return fmt.Errorf("element %d: %w", i-from, err)
 				}
 			}
@@ -41,24 +41,24 @@ func listCodec(where string, t reflect.Type, dt *arrow.ListType) (valueCodec, bo
 	}, true, err
 }
 
-func mapCodec(where string, t reflect.Type, dt *arrow.MapType) (valueCodec, bool, error) {
+func mapCodec(where string, t reflect.Type, dt *arrow.MapType) (Value, bool, error) {
 	if t.Kind() != reflect.Map {
-		return valueCodec{}, false, nil
+		return Value{}, false, nil
 	}
-	key, err := valueCodecOf(where+"'s keys", t.Key(), dt.KeyField())
+	key, err := ValueOf(where+"'s keys", t.Key(), dt.KeyField())
 	if err != nil {
-		return valueCodec{}, true, err
+		return Value{}, true, err
 	}
-	value, err := valueCodecOf(where+"'s values", t.Elem(), dt.ItemField())
-	return valueCodec{
+	value, err := ValueOf(where+"'s values", t.Elem(), dt.ItemField())
+	return Value{
 		func(b array.Builder, v reflect.Value) error {
 			m := b.(*array.MapBuilder)
 			m.Append(true)
 			for it := v.MapRange(); it.Next(); {
-				if err := key.append(m.KeyBuilder(), it.Key()); err != nil {
+				if err := key.Append(m.KeyBuilder(), it.Key()); err != nil {
 					return fmt.Errorf("key %v: %w", it.Key(), err)
 				}
-				if err := value.append(m.ItemBuilder(), it.Value()); err != nil {
+				if err := value.Append(m.ItemBuilder(), it.Value()); err != nil {
 					return fmt.Errorf("value of %v: %w", it.Key(), err)
 				}
 			}
@@ -70,10 +70,10 @@ func mapCodec(where string, t reflect.Type, dt *arrow.MapType) (valueCodec, bool
 			v.Set(reflect.MakeMapWithSize(t, int(to-from)))
 			for i := int(from); i < int(to); i++ {
 				k, e := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
-				if err := key.read(m.Keys(), i, k); err != nil {
+				if err := key.Read(m.Keys(), i, k); err != nil {
 					return fmt.Errorf("key %d: %w", i-int(from), err)
 				}
-				if err := value.read(m.Items(), i, e); err != nil {
+				if err := value.Read(m.Items(), i, e); err != nil {
 					return fmt.Errorf("value of %v: %w", k, err)
 				}
 				v.SetMapIndex(k, e)
@@ -83,13 +83,13 @@ func mapCodec(where string, t reflect.Type, dt *arrow.MapType) (valueCodec, bool
 	}, true, err
 }
 
-func rowCodec(t reflect.Type, dt *arrow.StructType) (valueCodec, bool, error) {
-	if single(t) {
-		return valueCodec{}, false, nil
+func rowCodec(t reflect.Type, dt *arrow.StructType) (Value, bool, error) {
+	if Single(t) {
+		return Value{}, false, nil
 	}
-	c, err := codecOf(t, arrow.NewSchema(dt.Fields(), nil))
+	c, err := Compile(t, arrow.NewSchema(dt.Fields(), nil))
 	if err != nil {
-		return valueCodec{}, true, err
+		return Value{}, true, err
 	}
 	var rest []int // fields without a member
 	for i, f := range dt.Fields() {
@@ -97,16 +97,16 @@ func rowCodec(t reflect.Type, dt *arrow.StructType) (valueCodec, bool, error) {
 			continue
 		}
 		if !f.Nullable {
-			return valueCodec{}, true, fmt.Errorf("%w type: field %q is NOT NULL and no field of %s has its tag", mink.ErrInvalid, f.Name, t)
+			return Value{}, true, fmt.Errorf("%w type: field %q is NOT NULL and no field of %s has its tag", mink.ErrInvalid, f.Name, t)
 		}
 		rest = append(rest, i)
 	}
-	return valueCodec{
+	return Value{
 		func(b array.Builder, v reflect.Value) error {
 			s := b.(*array.StructBuilder)
 			s.Append(true)
 			for _, m := range c.columns {
-				if err := m.value.append(s.FieldBuilder(m.at), m.of(v)); err != nil {
+				if err := m.value.Append(s.FieldBuilder(m.at), m.of(v)); err != nil {
 					return fmt.Errorf("field %q: %w", m.column, err)
 				}
 			}
@@ -118,7 +118,7 @@ func rowCodec(t reflect.Type, dt *arrow.StructType) (valueCodec, bool, error) {
 		func(a arrow.Array, row int, v reflect.Value) error {
 			s := a.(*array.Struct)
 			for _, m := range c.columns {
-				if err := m.value.read(s.Field(m.at), row, m.of(v)); err != nil {
+				if err := m.value.Read(s.Field(m.at), row, m.of(v)); err != nil {
 					return fmt.Errorf("field %q: %w", m.column, err)
 				}
 			}

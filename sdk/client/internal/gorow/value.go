@@ -1,4 +1,4 @@
-package client
+package gorow
 
 import (
 	"bytes"
@@ -22,10 +22,10 @@ var (
 	decimalType  = reflect.TypeFor[decimal128.Num]()
 )
 
-// valueCodec writes and reads one column's values for one Go type.
-type valueCodec struct {
-	append func(array.Builder, reflect.Value) error
-	read   func(arrow.Array, int, reflect.Value) error
+// Value writes and reads one column's values for one Go type.
+type Value struct {
+	Append func(array.Builder, reflect.Value) error
+	Read   func(arrow.Array, int, reflect.Value) error
 }
 
 // isSQLNull reports whether a type is sql.Null[T] or one of sql.NullString and its
@@ -42,44 +42,45 @@ func typeText(f arrow.Field) string {
 	return f.Type.String()
 }
 
-// valueCodecOf compiles a Go type for a column, with what may be null around it.
-func valueCodecOf(where string, t reflect.Type, f arrow.Field) (valueCodec, error) {
+// ValueOf compiles a Go type for a column, with what may be null around it. where
+// names the Go value in errors.
+func ValueOf(where string, t reflect.Type, f arrow.Field) (Value, error) {
 	switch {
 	case t.Kind() == reflect.Pointer:
-		inner, err := valueCodecOf(where, t.Elem(), f)
+		inner, err := ValueOf(where, t.Elem(), f)
 		return optional(f, inner, reflect.Value.IsNil, reflect.Value.Elem,
 			func(v reflect.Value) reflect.Value { v.Set(reflect.New(t.Elem())); return v.Elem() }), err
 	case isSQLNull(t):
-		inner, err := valueCodecOf(where, t.Field(0).Type, f)
+		inner, err := ValueOf(where, t.Field(0).Type, f)
 		return optional(f, inner, func(v reflect.Value) bool { return !v.Field(1).Bool() }, func(v reflect.Value) reflect.Value { return v.Field(0) },
 			func(v reflect.Value) reflect.Value { v.Field(1).SetBool(true); return v.Field(0) }), err
 	}
 	inner, ok, err := plainCodec(where, t, f)
 	switch {
 	case err != nil:
-		return valueCodec{}, err
+		return Value{}, err
 	case !ok:
-		return valueCodec{}, fmt.Errorf("%w type: column %q is %s, which %s of type %s cannot hold%s", mink.ErrInvalid, f.Name, typeText(f), where, t, goHint(f.Type))
+		return Value{}, fmt.Errorf("%w type: column %q is %s, which %s of type %s cannot hold%s", mink.ErrInvalid, f.Name, typeText(f), where, t, goHint(f.Type))
 	case t.Kind() == reflect.Slice || t.Kind() == reflect.Map:
 		isNull := func(v reflect.Value) bool { return v.IsNil() && f.Nullable } // into NOT NULL nil is empty
 		same := func(v reflect.Value) reflect.Value { return v }
 		return optional(f, inner, isNull, same, same), nil
 	}
-	return valueCodec{append: inner.append, read: func(a arrow.Array, row int, v reflect.Value) error {
+	return Value{Append: inner.Append, Read: func(a arrow.Array, row int, v reflect.Value) error {
 		if a.IsNull(row) {
 			return fmt.Errorf("null %w: %s cannot be null; use *%[2]s or sql.Null[%[2]s]", mink.ErrInvalid, t)
 		}
-		return inner.read(a, row, v)
+		return inner.Read(a, row, v)
 	}}, nil
 }
 
 // optional adds null: isNull tells it, get answers the value inside, set makes
 // place for one.
-func optional(f arrow.Field, inner valueCodec, isNull func(reflect.Value) bool, get, set func(reflect.Value) reflect.Value) valueCodec {
-	return valueCodec{
-		append: func(b array.Builder, v reflect.Value) error {
+func optional(f arrow.Field, inner Value, isNull func(reflect.Value) bool, get, set func(reflect.Value) reflect.Value) Value {
+	return Value{
+		Append: func(b array.Builder, v reflect.Value) error {
 			if !isNull(v) {
-				return inner.append(b, get(v))
+				return inner.Append(b, get(v))
 			}
 			if !f.Nullable {
 				return fmt.Errorf("%w value: null, and the column is NOT NULL", mink.ErrInvalid)
@@ -87,12 +88,12 @@ func optional(f arrow.Field, inner valueCodec, isNull func(reflect.Value) bool, 
 			b.AppendNull()
 			return nil
 		},
-		read: func(a arrow.Array, row int, v reflect.Value) error {
+		Read: func(a arrow.Array, row int, v reflect.Value) error {
 			if a.IsNull(row) {
 				v.SetZero()
 				return nil
 			}
-			return inner.read(a, row, set(v))
+			return inner.Read(a, row, set(v))
 		},
 	}
 }
@@ -132,10 +133,10 @@ func goHint(t arrow.DataType) string {
 
 // plainCodec compiles a type that has no null of its own; ok is false when it does
 // not serve the column.
-func plainCodec(where string, t reflect.Type, f arrow.Field) (c valueCodec, ok bool, err error) {
+func plainCodec(where string, t reflect.Type, f arrow.Field) (c Value, ok bool, err error) {
 	switch dt := f.Type.(type) {
 	case *arrow.BooleanType:
-		return valueCodec{
+		return Value{
 			func(b array.Builder, v reflect.Value) error { b.(*array.BooleanBuilder).Append(v.Bool()); return nil },
 			func(a arrow.Array, row int, v reflect.Value) error {
 				v.SetBool(a.(*array.Boolean).Value(row))
@@ -145,7 +146,7 @@ func plainCodec(where string, t reflect.Type, f arrow.Field) (c valueCodec, ok b
 	case *arrow.Int8Type, *arrow.Int16Type, *arrow.Int32Type, *arrow.Int64Type:
 		return integerCodec, t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64 && t != durationType, nil
 	case *arrow.Float32Type:
-		return valueCodec{
+		return Value{
 			func(b array.Builder, v reflect.Value) error {
 				b.(*array.Float32Builder).Append(float32(v.Float()))
 				return nil
@@ -156,7 +157,7 @@ func plainCodec(where string, t reflect.Type, f arrow.Field) (c valueCodec, ok b
 			},
 		}, t.Kind() == reflect.Float32, nil
 	case *arrow.Float64Type:
-		return valueCodec{
+		return Value{
 			func(b array.Builder, v reflect.Value) error {
 				b.(*array.Float64Builder).Append(v.Float())
 				return nil
@@ -167,7 +168,7 @@ func plainCodec(where string, t reflect.Type, f arrow.Field) (c valueCodec, ok b
 			},
 		}, t.Kind() == reflect.Float64, nil
 	case *arrow.StringType:
-		return valueCodec{
+		return Value{
 			func(b array.Builder, v reflect.Value) error {
 				b.(*array.StringBuilder).Append(v.String())
 				return nil
@@ -194,10 +195,10 @@ func plainCodec(where string, t reflect.Type, f arrow.Field) (c valueCodec, ok b
 	case *arrow.StructType:
 		return rowCodec(t, dt)
 	}
-	return valueCodec{}, false, nil
+	return Value{}, false, nil
 }
 
-var integerCodec = valueCodec{
+var integerCodec = Value{
 	func(b array.Builder, v reflect.Value) error {
 		n, fits := int64(0), true
 		if v.CanUint() {
@@ -250,16 +251,16 @@ var integerCodec = valueCodec{
 	},
 }
 
-func binaryCodec(t reflect.Type, dt arrow.DataType) (valueCodec, bool) {
+func binaryCodec(t reflect.Type, dt arrow.DataType) (Value, bool) {
 	width := -1
 	if f, ok := dt.(*arrow.FixedSizeBinaryType); ok {
 		width = f.ByteWidth
 	}
 	isArray := t.Kind() == reflect.Array
 	if !isArray && t.Kind() != reflect.Slice || t.Elem().Kind() != reflect.Uint8 || isArray && width >= 0 && t.Len() != width {
-		return valueCodec{}, false
+		return Value{}, false
 	}
-	return valueCodec{
+	return Value{
 		func(b array.Builder, v reflect.Value) error {
 			var p []byte
 			if isArray {
@@ -307,9 +308,9 @@ func digitsBehind(text string) int {
 	return len(strings.TrimRight(fraction, "0"))
 }
 
-func decimalCodec(t reflect.Type, dt *arrow.Decimal128Type) (valueCodec, bool) {
+func decimalCodec(t reflect.Type, dt *arrow.Decimal128Type) (Value, bool) {
 	if t == decimalType {
-		return valueCodec{
+		return Value{
 			func(b array.Builder, v reflect.Value) error {
 				n := v.Interface().(decimal128.Num)
 				if !n.FitsInPrecision(dt.Precision) {
@@ -324,7 +325,7 @@ func decimalCodec(t reflect.Type, dt *arrow.Decimal128Type) (valueCodec, bool) {
 			},
 		}, true
 	}
-	return valueCodec{
+	return Value{
 		func(b array.Builder, v reflect.Value) error {
 			n, err := decimal128.FromString(v.String(), dt.Precision, dt.Scale)
 			if err != nil || !plainDecimal.MatchString(v.String()) || digitsBehind(v.String()) > int(dt.Scale) {

@@ -1,4 +1,4 @@
-package client
+package gorow
 
 import (
 	"fmt"
@@ -20,9 +20,9 @@ func wallClock(t time.Time) time.Time {
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-func timeCodec(dt arrow.DataType) valueCodec {
+func timeCodec(dt arrow.DataType) Value {
 	ts, isTimestamp := dt.(*arrow.TimestampType)
-	return valueCodec{
+	return Value{
 		func(b array.Builder, v reflect.Value) error {
 			t := v.Interface().(time.Time)
 			if !isTimestamp {
@@ -78,9 +78,9 @@ func floorDiv(a, b int64) int64 {
 }
 
 // clockCodec is TIME as the time since midnight.
-func clockCodec(u arrow.TimeUnit) valueCodec {
+func clockCodec(u arrow.TimeUnit) Value {
 	unit := u.Multiplier()
-	return valueCodec{
+	return Value{
 		func(b array.Builder, v reflect.Value) error {
 			d := time.Duration(v.Int())
 			if d < 0 || d >= 24*time.Hour {
