@@ -43,6 +43,7 @@ type bucket struct {
 	failures    int            // in a row
 	retry       time.Time      // of the next one
 	walk        uint64         // the last one that met it
+	kv          kvSlot
 }
 
 // buckets opens and closes tablets so that they match the view. Opening reads
@@ -55,6 +56,7 @@ type buckets struct {
 	tries  chan struct{} // a worker has ended a try
 	open   func(context.Context, *bucket, tabletTable) (*stream.Stream, *tablet.Log, error)
 	set    func(*tablet.Log, tablet.Config) error // (*tablet.Log).Reconfigure
+	kv     kvStores
 
 	mu struct {
 		sync.Mutex
@@ -77,6 +79,7 @@ type tabletTable struct {
 
 func newBuckets(inc *incarnation) *buckets {
 	b := &buckets{inc: inc, tries: make(chan struct{}, 1)}
+	b.kv.init(inc.node.cfg.OpensMax)
 	b.open, b.set = b.openTablet, (*tablet.Log).Reconfigure
 	b.mu.led = map[mink.StreamID]*bucket{}
 	return b
@@ -144,7 +147,7 @@ func (b *buckets) run(ctx context.Context) error {
 func (b *buckets) follow(view *cluster.State) {
 	gone, fresh, changed := b.compare(view)
 	for _, e := range gone { // before their successors open: the engine has one leadership of a stream at a time
-		e.close()
+		b.end(e)
 	}
 	if len(gone) > 0 {
 		b.inc.node.wake() // readiness may have waited for one of them
@@ -279,6 +282,9 @@ func (b *buckets) configure(e *bucket, log *tablet.Log) {
 	cfg, err := b.tabletConfig(e.ref, e.epoch, e.tabletTable)
 	if err == nil {
 		err = b.set(log, cfg)
+	}
+	if t := e.kv.tablet; err == nil && t != nil {
+		err = t.Reconfigure(kvTable(e.table))
 	}
 	known := e.behind != nil
 	if e.behind = err; err != nil && !known {
@@ -434,9 +440,11 @@ func (b *buckets) closeAll() {
 	b.mu.led = map[mink.StreamID]*bucket{}
 	b.mu.closed = true
 	b.mu.Unlock()
+	b.kv.cancel()
 	for _, e := range all {
-		e.close()
+		b.end(e)
 	}
+	b.kv.work.Wait()
 }
 
 // snapshot copies the buckets in the order of their refs.
@@ -506,6 +514,12 @@ func (b *buckets) stats() []BucketStats {
 		if e.log != nil {
 			s.LogStart, s.HighWatermark, s.LogEnd = e.log.LogStart(), e.log.HighWatermark(), e.log.LogEnd()
 			s.Clean = e.log.CleanStats()
+		}
+		if e.kv.tablet != nil {
+			kvs := e.kv.tablet.Stats()
+			s.KV = &kvs
+		} else if e.kv.err != nil {
+			s.Error = e.kv.err.Error()
 		}
 		out = append(out, s)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -54,7 +55,17 @@ type Config struct {
 	// time may exceed it by what GroupCommitBytesMax holds. Defaults 100,000, 100,000
 	// and 1,000,000, about 300 MiB on every node.
 	GroupsMax, GroupOffsetsMax, GroupOffsetsTotalMax int
-	Stream                                           stream.Config
+	// KVDir is where the stores of primary-key buckets lie while they are led here. It
+	// is this process's alone and is emptied when the first one opens. "": a temporary
+	// directory.
+	KVDir string
+	// KVIdleClose is how long after its last use a store stays open. Default 10 m.
+	KVIdleClose time.Duration
+	// KV tunes every store, KVShared what they share. What belongs to one bucket is
+	// filled in.
+	KV       kv.Config
+	KVShared kv.SharedConfig
+	Stream   stream.Config
 }
 
 // Default is the configuration of a node with id 1, without Stream, which
@@ -67,6 +78,7 @@ func Default() Config {
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
 		GroupsMax: 100_000, GroupOffsetsMax: 100_000, GroupOffsetsTotalMax: 1_000_000,
+		KVIdleClose: 10 * time.Minute, KV: kv.Default(), KVShared: kv.DefaultShared(),
 	}
 }
 
@@ -85,6 +97,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: GroupsMax, GroupOffsetsMax and GroupOffsetsTotalMax must be positive: %w", mink.ErrInvalid)
 	case c.GroupCommitInterval <= 0 || c.GroupCommitBytesMax < 1:
 		return fmt.Errorf("node: GroupCommitInterval and GroupCommitBytesMax must be positive: %w", mink.ErrInvalid)
+	}
+	if c.KVIdleClose <= 0 {
+		return fmt.Errorf("node: KVIdleClose is %s, must be positive: %w", c.KVIdleClose, mink.ErrInvalid)
+	}
+	if err := c.KVShared.Validate(); err != nil {
+		return fmt.Errorf("node: %w", err)
 	}
 	if err := c.Stream.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)

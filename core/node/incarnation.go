@@ -35,6 +35,7 @@ type incarnation struct {
 	heartbeat *loop.Loop
 	retention *loop.Loop
 	cleaning  *loop.Loop
+	idle      *loop.Loop // closes stores
 	groups    *groupCommits
 	rowless   chan struct{} // told once when the database has lost this epoch's row
 }
@@ -147,6 +148,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	inc.groups = newGroupCommits(n.cfg, n.deps.Meta.Propose)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
 	inc.cleaning = loop.New("topic cleaning", n.cfg.TopicCleaningInterval, n.logger, newCleaner(inc.buckets, n.cfg.TopicCleaningInterval).clean)
+	inc.idle = loop.New("idle stores", max(n.cfg.KVIdleClose/4, time.Second), n.logger, inc.buckets.idleKV)
 	return inc, nil
 }
 
@@ -173,6 +175,7 @@ func (inc *incarnation) run(ctx context.Context) error {
 	g.Go(func() error { return inc.buckets.run(gctx) })
 	g.Go(func() error { return inc.retention.Run(gctx) })
 	g.Go(func() error { return inc.cleaning.Run(gctx) })
+	g.Go(func() error { return inc.idle.Run(gctx) })
 	g.Go(func() error { return inc.groups.run(gctx) })
 	g.Go(func() error { return inc.watchSeal(gctx) })
 	err := g.Wait()

@@ -28,6 +28,7 @@ import (
 	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -45,6 +46,7 @@ type Node struct {
 	// groupsFull bounds the log lines about groups that are refused.
 	groupsFull rate.Sometimes
 	last       mink.NodeEpoch // the newest one this process registered; Run's own
+	kv         kvHome
 
 	mu struct {
 		sync.Mutex
@@ -68,6 +70,11 @@ func New(cfg Config, deps Deps) (*Node, error) {
 // its buckets over at once. It returns nil after an orderly end, ErrReplaced, or
 // an error that a restart does not mend. Call it once.
 func (n *Node) Run(ctx context.Context) error {
+	defer func() {
+		if err := n.kv.leave(); err != nil {
+			n.logger.Error("the stores' working directory was not removed", "error", err)
+		}
+	}()
 	for failures := 0; ; failures++ {
 		began := time.Now()
 		err := n.runIncarnation(ctx)
@@ -272,7 +279,8 @@ type BucketStats struct {
 	HighWatermark mink.Offset
 	LogEnd        mink.Offset
 	Clean         tablet.CleanStats
-	Error         string // why it is not open
+	KV            *kv.Stats // of a primary-key table, while its store is open
+	Error         string    // why it is not open, or its store
 }
 
 // Stats answers a snapshot of the node's figures.
@@ -287,7 +295,7 @@ func (n *Node) Stats() Stats {
 	s.Epoch = inc.epoch
 	s.Buckets = inc.buckets.stats()
 	s.Engine = inc.engine.Stats()
-	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status(), inc.cleaning.Status())
+	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status(), inc.cleaning.Status(), inc.idle.Status())
 	return s
 }
 
