@@ -56,6 +56,9 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
+	if len(d.PrimaryKey) > 0 {
+		return nil, fmt.Errorf("table %s.%s: primary-key tables are %w yet; see docs/limits.md", d.Database, d.Table, mink.ErrUnsupported)
+	}
 	if err := buildable(d); err != nil {
 		return nil, err
 	}
@@ -83,9 +86,6 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 
 // buildable refuses what is valid but cannot be served here.
 func buildable(d *schema.Descriptor) error {
-	if len(d.PrimaryKey) > 0 {
-		return fmt.Errorf("table %s.%s: primary-key tables are %w yet; see docs/limits.md", d.Database, d.Table, mink.ErrUnsupported)
-	}
 	_, err := partition.ScheduleOf(d)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -287,3 +288,6 @@ func (t *Tablet) Checkpoint(ctx context.Context, dir string) (Checkpoint, error)
 	}
 	return a.cp, nil
 }
+
+// Schema is the current version of the table's columns, as the tablet knows it.
+func (t *Tablet) Schema() *schema.Schema { return t.settings.Load().current }
