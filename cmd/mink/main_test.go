@@ -335,7 +335,12 @@ func TestCommands(t *testing.T) {
 	fails(`column "item" is STRING`, `{"id":1,"item":2}`, "write", "shop.orders")
 	fails(`did you mean "shop.orders"?`, "", "read", "shop.order")
 	fails(`table shop.orders has no "itme"; did you mean "item"?`, "", "read", "shop.orders", "--columns", "itme")
-	fails("primary-key tables are not supported yet", "", "table", "create", "shop.pk", "-C", "id INT", "--primary-key", "id")
+	ok("", "table", "create", "shop.pk", "-C", "id INT", "-C", "item STRING", "--primary-key", "id")
+	ok(`{"id":1,"item":"hat"}{"id":2,"item":"coat"}{"id":1,"item":"cap"}`, "write", "shop.pk")
+	if out := ok("", "lookup", "shop.pk", "1"); out != `{"id":1,"item":"cap"}`+"\n" {
+		t.Errorf("lookup: %s", out)
+	}
+	ok("", "table", "drop", "shop.pk")
 
 	out := ok("", "read", "shop.orders", "--columns", "id")
 	if !strings.Contains(out, `{"id":1}`) || !strings.Contains(out, `{"id":2}`) || strings.Count(out, "\n") != 2 {

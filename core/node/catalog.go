@@ -56,9 +56,6 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	if len(d.PrimaryKey) > 0 {
-		return nil, fmt.Errorf("table %s.%s: primary-key tables are %w yet; see docs/limits.md", d.Database, d.Table, mink.ErrUnsupported)
-	}
 	if err := buildable(d); err != nil {
 		return nil, err
 	}

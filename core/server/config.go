@@ -75,6 +75,9 @@ type Config struct {
 	LogCacheBytes         units.Size     `koanf:"log_cache_bytes" doc:"Memory for the newest records of every bucket. 0: a quarter of the memory limit, at most 1GiB."`
 	BlockCacheBytes       units.Size     `koanf:"block_cache_bytes" doc:"Memory for blocks read back from the object store. 0: an eighth of the memory limit, at most 512MiB."`
 
+	KVCacheBytes units.Size     `koanf:"kv_cache_bytes" doc:"Memory for the stores of primary-key buckets: their blocks and what they have not written to a file yet. 0: a sixteenth of the memory limit, at least 64MiB, at most 512MiB."`
+	KVIdleClose  units.Duration `koanf:"kv_idle_close" doc:"How long after its last use the store of a primary-key bucket stays open. An open store takes about 1 MiB and a goroutine; opening one again reads what is new in its log."`
+
 	KafkaDatabase     string `koanf:"kafka_database" doc:"Database whose tables are Kafka topics under their bare names."`
 	AutoCreateTopics  bool   `koanf:"auto_create_topics" doc:"Create a topic when a Kafka client asks for its metadata and allows it."`
 	DefaultPartitions int32  `koanf:"default_partitions" doc:"Partitions of an auto-created topic."`
@@ -96,7 +99,7 @@ func DefaultConfig() Config {
 		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
 		CompactionInterval: dur(time.Minute), ObjectCleanupInterval: dur(30 * time.Second), OrphanAge: dur(time.Hour),
-		KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
+		KVIdleClose: dur(10 * time.Minute), KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
 		GroupInitialRebalanceDelay: dur(3 * time.Second), GroupMembersMax: 2000,
 		MessageBytesMax: 64 << 20, PluginTLS: true, PluginSharedMemory: true,
 	}
@@ -245,6 +248,7 @@ func (c Config) Validate() error {
 		{"compaction_interval", c.CompactionInterval, 100 * time.Millisecond},
 		{"object_cleanup_interval", c.ObjectCleanupInterval, 100 * time.Millisecond},
 		{"orphan_age", c.OrphanAge, time.Second},
+		{"kv_idle_close", c.KVIdleClose, time.Second},
 	} {
 		if time.Duration(d.v) < d.min {
 			fail("%s is %s; it must be at least %s", d.key, d.v, d.min)
@@ -252,6 +256,9 @@ func (c Config) Validate() error {
 	}
 	if c.WALBatchBytes < 64<<10 || c.WALBatchBytes > 64<<20 {
 		fail("wal_batch_bytes is %s; it must be within 64KiB..64MiB", c.WALBatchBytes)
+	}
+	if c.KVCacheBytes < 0 || c.KVCacheBytes > 0 && c.KVCacheBytes < 1<<20 {
+		fail("kv_cache_bytes is %s; it must be 0 or at least 1MiB", c.KVCacheBytes)
 	}
 	if c.MessageBytesMax < 1<<20 || c.MessageBytesMax > 1<<30 {
 		fail("message_bytes_max is %s; it must be within 1MiB..1GiB", c.MessageBytesMax)

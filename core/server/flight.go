@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math"
 	"time"
@@ -52,8 +51,12 @@ func (b flightBackend) Log(ref mink.BucketRef) (flight.Log, error) {
 }
 
 // KV implements flight.Backend.
-func (b flightBackend) KV(_ context.Context, ref mink.BucketRef) (flight.KV, error) {
-	return nil, fmt.Errorf("bucket %s: primary-key tables: %w", ref, mink.ErrUnsupported)
+func (b flightBackend) KV(ctx context.Context, ref mink.BucketRef) (flight.KV, error) {
+	t, err := b.node().KV(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return flight.FromKV(t), nil
 }
 
 func (b flightBackend) CreateDatabase(ctx context.Context, name string, ifNotExists bool) error {

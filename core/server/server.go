@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"github.com/mink-project/mink/core/ops"
 	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -173,6 +176,8 @@ func (p *parts) buildNode() (err error) {
 	ncfg.TopicCleaningInterval = time.Duration(p.cfg.TopicCleaningInterval)
 	ncfg.CleanMapBytes = min(ncfg.CleanMapBytes, memoryLimit()/32)
 	ncfg.GroupCommitInterval = time.Duration(p.cfg.GroupCommitInterval)
+	ncfg.KVDir, ncfg.KVIdleClose = filepath.Join(p.cfg.DataDir, "kv"), time.Duration(p.cfg.KVIdleClose)
+	ncfg.KVShared = p.kvShared()
 	ncfg.Stream = scfg
 	p.node, err = node.New(ncfg, node.Deps{
 		Meta: p.replica, Log: p.log, Head: p.head, Objects: p.objects, WALStore: p.wal,
@@ -196,6 +201,18 @@ func (p *parts) buildNode() (err error) {
 		Meta: p.replica, Log: p.log, Head: p.head, WALStore: p.wal, Objects: p.objects, Self: p.node.Self, Stopped: p.node.Look, Logger: p.logger,
 	})
 	return err
+}
+
+// kvShared is what the stores of primary-key buckets may take of this machine.
+func (p *parts) kvShared() kv.SharedConfig {
+	c := kv.DefaultShared()
+	c.CacheBytes = min(max(memoryLimit()/16, 64<<20), 512<<20)
+	if p.cfg.KVCacheBytes > 0 {
+		c.CacheBytes = int64(p.cfg.KVCacheBytes)
+	}
+	c.CompactionsMax = max(runtime.GOMAXPROCS(0)/2, 1)
+	c.PendingBytesMax = min(c.PendingBytesMax, memoryLimit()/16)
+	return c
 }
 
 // streamConfig is the engine's default for this store and machine, with what
