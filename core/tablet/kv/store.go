@@ -147,7 +147,7 @@ func (s *Shared) openStore(dir string, bucket mink.BucketRef, fail func(error)) 
 func (s *Shared) options(st *store) *pebble.Options {
 	log := storeLogger{failed: st.failed, shared: s, bucket: st.bucket}
 	o := &pebble.Options{
-		FS:                          workFS{vfs.Default},
+		FS:                          workFS{vfs.Default, st.failed},
 		Cache:                       s.cache,
 		FileCache:                   s.files,
 		DisableWAL:                  true, // the changelog is the log
@@ -169,7 +169,12 @@ func (s *Shared) options(st *store) *pebble.Options {
 		o.Levels[i].IndexBlockSize = 64 << 10
 	}
 	o.EventListener = &pebble.EventListener{
-		BackgroundError: func(err error) { log.Errorf("background work: %v", err) },
+		BackgroundError: func(err error) { // it would be tried again without a pause
+			if st.failed.get() == nil {
+				log.Errorf("background work: %v", err)
+			}
+			st.failed.set(fmt.Errorf("background work: %w", storeError(err)))
+		},
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
 			st.failed.set(fmt.Errorf("store of bucket %s: %w: %s", st.bucket, mink.ErrCorrupt, i.String()))
 		},
@@ -269,6 +274,9 @@ func (s *store) checkpoint(dir string) (Checkpoint, error) {
 	if err := s.db.Checkpoint(dir); err != nil {
 		return Checkpoint{}, storeError(err)
 	}
+	if err := s.failed.get(); err != nil { // the files may be empty
+		return Checkpoint{}, err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return Checkpoint{}, err
@@ -301,14 +309,16 @@ func rowCount(r pebble.Reader, stop func() error) (int64, error) {
 	return n, storeError(errors.Join(it.Error(), it.Close()))
 }
 
-// close waits for the store's background work. The directory stays.
+// close waits for the store's background work. The directory stays; after an error it
+// is of no use.
 func (s *store) close() error {
+	var err error
 	if s.failed.get() == nil { // what is in memory would be lost
-		if err := s.db.Flush(); err != nil {
-			s.failed.set(storeError(err))
+		if err = s.db.Flush(); err == nil {
+			err = s.failed.get()
 		}
 	}
-	return storeError(s.db.Close())
+	return errors.Join(storeError(err), storeError(s.db.Close()))
 }
 
 // rowKey is a key with the row prefix.
