@@ -3,11 +3,13 @@ package flight_test
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/mink-project/mink/sdk/client"
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // example is docs/flight.md's, with another address.
@@ -40,6 +42,62 @@ func example(ctx context.Context, cfg client.Config) error {
 			return err
 		}
 		fmt.Println(batch.Meta.Base, batch.Record.NumRows())
+	}
+	// docs: end
+	return nil
+}
+
+// exampleOfRows is docs/flight.md's second.
+func exampleOfRows(ctx context.Context, c *client.Client) error {
+	// docs: begin
+	w, err := c.NewUpsertWriter(ctx, "shop.stock", client.DefaultUpsert())
+	if err != nil {
+		return err
+	}
+	rows, _, err := array.RecordFromJSON(memory.DefaultAllocator, w.Schema(), strings.NewReader(
+		`[{"shop":"west","id":1,"item":"salt","price":"0.40","pieces":5},{"shop":"west","id":2,"item":"oil","price":"7.00","pieces":6}]`))
+	if err != nil {
+		return err
+	}
+	defer rows.Release()
+	if _, err := w.Upsert(ctx, rows); err != nil {
+		return err
+	}
+	keys, _, err := array.RecordFromJSON(memory.DefaultAllocator, w.KeySchema(), strings.NewReader(`[{"shop":"west","id":2}]`))
+	if err != nil {
+		return err
+	}
+	defer keys.Release()
+	if _, err := w.Delete(ctx, keys); err != nil { // in the order of the calls
+		return err
+	}
+	if err := w.Close(ctx); err != nil { // durable, and seen by lookups
+		return err
+	}
+	l, err := c.NewLookuper(ctx, "shop.stock", client.DefaultLookup())
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	found, err := l.Lookup(ctx, keys)
+	if err != nil {
+		return err
+	}
+	fmt.Println(found.Rows.NumRows(), found.Missing) // 0 [0]
+	found.Rows.Release()
+	for b, err := range c.ScanSnapshot(ctx, client.SnapshotRequest{Table: "shop.stock", Bucket: -1}) {
+		if err != nil {
+			return err
+		}
+		fmt.Println(b.Bucket, b.LogOffset, b.Record.NumRows()) // the changelog goes on at LogOffset
+	}
+	for b, err := range c.Scan(ctx, client.ScanRequest{Table: "shop.stock", Bucket: -1}) {
+		if err != nil {
+			return err
+		}
+		for i, change := range b.Meta.Changes {
+			fmt.Println(mink.Change(change), b.Record.Column(0).ValueStr(i), b.Record.Column(1).ValueStr(i))
+		}
 	}
 	// docs: end
 	return nil

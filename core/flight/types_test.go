@@ -103,66 +103,83 @@ func TestPyarrow(t *testing.T) {
 	python(t, filepath.Join("testdata", "roundtrip.py"), "grpc://"+w.address)
 }
 
-// orders is the table of docs/flight.md.
-func (w *world) orders() {
+// shop makes the tables of docs/flight.md.
+func (w *world) shop() {
 	w.t.Helper()
 	if err := w.client.CreateDatabase(w.t.Context(), "shop", false); err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := w.client.CreateTable(w.t.Context(), json.RawMessage(`{"database":"shop","table":"orders","bucket_count":2,"bucket_keys":["id"],"schema":{"columns":[
-		{"name":"id","type":"BIGINT NOT NULL"},{"name":"item","type":"STRING"},{"name":"at","type":"TIMESTAMP(6)"}]}}`), false); err != nil {
-		w.t.Fatal(err)
+	const orders = `"schema":{"columns":[{"name":"id","type":"BIGINT NOT NULL"},{"name":"item","type":"STRING"},{"name":"at","type":"TIMESTAMP(6)"}]}`
+	for _, table := range []string{
+		`"table":"orders","bucket_count":2,"bucket_keys":["id"],` + orders, `"table":"journal",` + orders,
+		`"table":"stock","bucket_count":2,"primary_key":["shop","id"],"bucket_keys":["shop"],"schema":{"columns":[{"name":"shop","type":"STRING"},{"name":"id","type":"BIGINT"},
+			{"name":"item","type":"STRING"},{"name":"price","type":"DECIMAL(10,2)"},{"name":"pieces","type":"INT"}]}`,
+	} {
+		if _, err := w.client.CreateTable(w.t.Context(), json.RawMessage(`{"database":"shop",`+table+`}`), false); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 
-// block is the code of one language in docs/flight.md.
-func block(t *testing.T, language string) string {
+// blocks are the codes of one language in docs/flight.md.
+func blocks(t *testing.T, language string) (out []string) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "flight.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(page), "```"+language+"\n")
-	code, _, ended := strings.Cut(rest, "```")
-	if !ok || !ended {
-		t.Fatalf("docs/flight.md has no %s example", language)
+	for _, part := range strings.Split(string(page), "```"+language+"\n")[1:] {
+		code, _, ended := strings.Cut(part, "```")
+		if !ended {
+			t.Fatalf("docs/flight.md has a %s example without an end", language)
+		}
+		out = append(out, code)
 	}
-	return code
+	if len(out) != 2 {
+		t.Fatalf("docs/flight.md has %d %s examples, want 2", len(out), language)
+	}
+	return out
 }
 
 // The page's Python runs as it is printed, but for the address.
 func TestDocsPython(t *testing.T) {
 	w := newWorld(t)
-	w.orders()
-	code := block(t, "python")
-	if !strings.Contains(code, "grpc://127.0.0.1:9123") {
-		t.Fatal("the example has another address")
+	w.shop()
+	for _, code := range blocks(t, "python") {
+		if !strings.Contains(code, "grpc://127.0.0.1:9123") {
+			t.Fatal("the example has another address")
+		}
+		file := filepath.Join(t.TempDir(), "example.py")
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(code, "127.0.0.1:9123", w.address)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		python(t, file)
 	}
-	file := filepath.Join(t.TempDir(), "example.py")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(code, "127.0.0.1:9123", w.address)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	python(t, file)
 }
 
-// The page's Go is the body of example, which is compiled and run here.
+// The page's Go is in the bodies of the examples, which are compiled and run here.
 func TestDocsGo(t *testing.T) {
 	source, err := os.ReadFile("example_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, body, _ := strings.Cut(string(source), "// docs: begin\n")
-	body, _, _ = strings.Cut(body, "\t// docs: end\n")
-	body = strings.ReplaceAll(strings.TrimPrefix(body, "\t"), "\n\t", "\n")
-	body = strings.Replace(body, "client.New(cfg)", "client.New(client.Default())", 1)
-	if want := block(t, "go"); body != want {
-		t.Errorf("docs/flight.md has\n%s\nexample_test.go has\n%s", want, body)
+	want := blocks(t, "go")
+	for i, body := range strings.Split(string(source), "// docs: begin\n")[1:] {
+		body, _, _ = strings.Cut(body, "\t// docs: end\n")
+		body = strings.ReplaceAll(strings.TrimPrefix(body, "\t"), "\n\t", "\n")
+		body = strings.Replace(body, "client.New(cfg)", "client.New(client.Default())", 1)
+		if want[i] != body {
+			t.Errorf("docs/flight.md has\n%s\nexample_test.go has\n%s", want[i], body)
+		}
 	}
 	w := newWorld(t)
-	w.orders()
+	w.shop()
 	cfg := client.Default()
 	cfg.Bootstrap = []string{w.address}
 	if err := example(t.Context(), cfg); err != nil {
+		t.Error(err)
+	}
+	if err := exampleOfRows(t.Context(), w.client); err != nil {
 		t.Error(err)
 	}
 }

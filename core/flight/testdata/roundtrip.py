@@ -87,7 +87,7 @@ except StopIteration:
 
 # Actions and errors.
 actions = {a.type for a in client.list_actions()}
-assert "create_table" in actions and len(actions) == 20, actions
+assert "create_table" in actions and len(actions) == 24, actions
 health = json.loads(next(client.do_action(fl.Action("health", b""))).body.to_pybytes())
 assert health["ready"] is True, health
 assert [f.descriptor.path for f in client.list_flights()] == [[b"db", b"one"], [b"db", b"t"]]
