@@ -44,7 +44,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a node on memory stores behind a listener on loopback.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	node    *node.Node
 	backend *backend
 	address string
@@ -153,7 +153,7 @@ func (b *backend) store(ctx context.Context, ref mink.BucketRef, t *cluster.Tabl
 	return store, nil
 }
 
-func (b *backend) closeStores(t *testing.T) {
+func (b *backend) closeStores(t testing.TB) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range b.stores {
@@ -248,7 +248,7 @@ func (b *backend) Stats() api.Stats {
 	return api.Stats{Node: s.Node, Epoch: s.Epoch, AppliedIndex: s.Applied, Figures: map[string]float64{"mink_node_ready": 1}}
 }
 
-func newWorld(t *testing.T, change ...func(*flight.Config)) *world {
+func newWorld(t testing.TB, change ...func(*flight.Config)) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	logger := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -334,7 +334,7 @@ func (w *world) dial(address string) aflight.Client {
 }
 
 // testWriter sends the node's log to the test's.
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Helper()
@@ -401,7 +401,7 @@ func idNames(first, n int) arrow.RecordBatch {
 
 // put is a raw DoPut.
 type put struct {
-	t      *testing.T
+	t      testing.TB
 	stream aflight.FlightService_DoPutClient
 	out    *aflight.Writer
 }

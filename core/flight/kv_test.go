@@ -152,7 +152,7 @@ func (w *world) tryTicket(ticket []byte) (rows []string, md api.SnapshotMetadata
 }
 
 // objectsOf writes rows as JSON objects without nulls.
-func objectsOf(t *testing.T, rec arrow.RecordBatch) []string {
+func objectsOf(t testing.TB, rec arrow.RecordBatch) []string {
 	t.Helper()
 	text, err := rec.MarshalJSON()
 	if err != nil {

@@ -298,7 +298,7 @@ func TestAlterUnderPrimaryKey(t *testing.T) {
 
 // exchange is a stream of lookups.
 type exchange struct {
-	t      *testing.T
+	t      testing.TB
 	schema *arrow.Schema
 	stream aflight.FlightService_DoExchangeClient
 	out    *aflight.Writer
@@ -347,24 +347,34 @@ func (x *exchange) try() (rows []string, err error) {
 
 func (x *exchange) recv() (rows []string, md api.LookupMetadata, messages int, err error) {
 	x.t.Helper()
-	if x.in == nil {
-		if x.in, err = aflight.NewRecordReader(x.stream); err != nil {
-			return nil, md, 0, err
-		}
-		x.t.Cleanup(x.in.Release)
-	}
 	for more := true; more; messages++ {
-		if !x.in.Next() {
-			return rows, md, messages, firstErr(x.in.Err(), io.EOF)
+		rec, metadata, err := x.message()
+		if err != nil {
+			return rows, md, messages, err
 		}
 		md = api.LookupMetadata{}
-		if err := json.Unmarshal(x.in.LatestAppMetadata(), &md); err != nil {
+		if err := json.Unmarshal(metadata, &md); err != nil {
 			x.t.Fatal(err)
 		}
-		rows = append(rows, objectsOf(x.t, x.in.RecordBatch())...)
+		rows = append(rows, objectsOf(x.t, rec)...)
 		more = md.More
 	}
 	return rows, md, messages, nil
+}
+
+// message is one message of an answer.
+func (x *exchange) message() (rec arrow.RecordBatch, metadata []byte, err error) {
+	x.t.Helper()
+	if x.in == nil {
+		if x.in, err = aflight.NewRecordReader(x.stream); err != nil {
+			return nil, nil, err
+		}
+		x.t.Cleanup(x.in.Release)
+	}
+	if !x.in.Next() {
+		return nil, nil, firstErr(x.in.Err(), io.EOF)
+	}
+	return x.in.RecordBatch(), x.in.LatestAppMetadata(), nil
 }
 
 func firstErr(a, b error) error {
