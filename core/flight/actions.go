@@ -6,6 +6,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -24,7 +25,7 @@ type nothing struct{}
 func taking[B any](name string, run func(context.Context, B) (any, error)) func(context.Context, []byte) (any, error) {
 	return func(ctx context.Context, body []byte) (any, error) {
 		var b B
-		if err := decodeBody(name, body, &b); err != nil {
+		if err := wire.Decode(name, body, &b); err != nil {
 			return nil, err
 		}
 		return run(ctx, b)
@@ -91,5 +92,5 @@ func (s *service) DoAction(r *flight.Action, stream flight.FlightService_DoActio
 	for i, a := range s.actions {
 		names[i] = a.name
 	}
-	return fmt.Errorf("action %.100q: %w%s", r.GetType(), mink.ErrUnsupported, suggest(r.GetType(), names))
+	return fmt.Errorf("action %.100q: %w%s", r.GetType(), mink.ErrUnsupported, wire.Suggest(r.GetType(), names))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/tablet"
@@ -105,7 +106,7 @@ func (s *service) appendBucket(ctx context.Context, to *api.Append, header []byt
 	if err != nil {
 		return fmt.Errorf("append: %w", err)
 	}
-	as, err := readSchema(header)
+	as, err := wire.ReadSchema(header)
 	if err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func (a *bucketAppend) prepare(_ context.Context, m *flight.FlightData) (unit, e
 	}
 	if len(m.AppMetadata) > 0 {
 		var md api.AppendMetadata
-		if err := decodeBody("app_metadata", m.AppMetadata, &md); err != nil {
+		if err := wire.Decode("app_metadata", m.AppMetadata, &md); err != nil {
 			return nil, err
 		}
 		if md.Sequence < 0 {

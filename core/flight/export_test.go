@@ -2,13 +2,6 @@ package flight
 
 import "github.com/apache/arrow-go/v18/arrow/memory"
 
-// For tests of the listener from outside.
-var (
-	SchemaMessage      = schemaMessage
-	CheckSchemaMessage = checkSchemaMessage
-	ReadSchema         = readSchema
-)
-
 // SetAllocator replaces the allocator of rows and answers how to put it back.
 func SetAllocator(mem memory.Allocator) (back func()) {
 	old := allocator

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/sdk/api"
 )
 
@@ -84,7 +84,7 @@ func TestWrongArrowSchemas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for way, d := range w.bothWays() {
-				err := w.rawPut(d, &aflight.FlightData{DataHeader: flight.SchemaMessage(arrow.NewSchema(c.fields, nil))})
+				err := w.rawPut(d, &aflight.FlightData{DataHeader: wire.SchemaMessage(arrow.NewSchema(c.fields, nil))})
 				t.Run(way, func(t *testing.T) { wantStatus(t, err, api.ReasonInvalid, c.path) })
 			}
 		})
@@ -126,7 +126,7 @@ func TestDictionaryBatchesAreRefused(t *testing.T) {
 			// messages that follow it are.
 			wantStatus(t, w.rawPut(d, sent.copies()...), api.ReasonInvalid, "name")
 			lying := sent.copies()
-			lying[0] = &aflight.FlightData{DataHeader: flight.SchemaMessage(idNameSchema)}
+			lying[0] = &aflight.FlightData{DataHeader: wire.SchemaMessage(idNameSchema)}
 			wantStatus(t, w.rawPut(d, lying...), api.ReasonUnsupported, "dictionary")
 			wantStatus(t, w.rawPut(d, lying[0], lying[2]), api.ReasonInvalid, "")
 		})
@@ -166,7 +166,7 @@ func allocated(f func()) uint64 {
 func TestTruncatedAndAbsurdBatches(t *testing.T) {
 	w := newWorld(t)
 	w.table(idName, "")
-	schema := flight.SchemaMessage(idNameSchema)
+	schema := wire.SchemaMessage(idNameSchema)
 	rec := idNames(0, 500)
 	defer rec.Release()
 	refused := 0

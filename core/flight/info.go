@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -27,7 +28,7 @@ func (s *service) ListFlights(c *flight.Criteria, stream flight.FlightService_Li
 			continue
 		}
 		for t := range view.Tables(d.Name) {
-			info := s.infoOf(t, schemaResult(current(t).Arrow()))
+			info := s.infoOf(t, wire.SchemaResult(current(t).Arrow()))
 			if !hasKey(t) { // of the others the count is an action: it opens stores
 				info.TotalRecords, info.TotalBytes = s.estimate(view, t)
 			}
@@ -82,7 +83,7 @@ func (s *service) GetSchema(_ context.Context, d *flight.FlightDescriptor) (*fli
 	if err != nil {
 		return nil, err
 	}
-	return &flight.SchemaResult{Schema: schemaResult(as)}, nil
+	return &flight.SchemaResult{Schema: wire.SchemaResult(as)}, nil
 }
 
 // commandSchema is what the rows of a read have.
@@ -151,7 +152,7 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 	if err != nil {
 		return nil, err
 	}
-	info := s.infoOf(t, schemaResult(as))
+	info := s.infoOf(t, wire.SchemaResult(as))
 	info.FlightDescriptor = d
 	if c.Mode == api.ModeLog {
 		info.TotalRecords, info.TotalBytes = 0, 0

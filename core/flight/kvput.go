@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/bucketing"
@@ -231,7 +232,7 @@ func (s *service) putBucket(ctx context.Context, to *api.Put, header []byte, in 
 	if !ok {
 		return fmt.Errorf("table %d %w", to.Bucket.Table, mink.ErrNotExist)
 	}
-	as, err := readSchema(header)
+	as, err := wire.ReadSchema(header)
 	if err != nil {
 		return err
 	}
@@ -310,7 +311,7 @@ func (b *bucketPut) metadata(body []byte, req *kv.Put) error {
 	}
 	var md api.PutMetadata
 	if len(body) > 0 {
-		if err := decodeBody("app_metadata", body, &md); err != nil {
+		if err := wire.Decode("app_metadata", body, &md); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/keyenc"
@@ -248,7 +249,7 @@ func (s *service) lookups(ctx context.Context, l *api.LookupStream, first *fligh
 	if err != nil {
 		return err
 	}
-	as, err := readSchema(header)
+	as, err := wire.ReadSchema(header)
 	if err != nil {
 		return err
 	}

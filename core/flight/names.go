@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -76,7 +77,7 @@ func command(view *cluster.State, d *flight.FlightDescriptor) (api.Command, *clu
 		t, err := tableAt(view, d.GetPath())
 		return c, t, err
 	case flight.DescriptorCMD:
-		if err := decodeBody("command descriptor", d.GetCmd(), &c); err != nil {
+		if err := wire.Decode("command descriptor", d.GetCmd(), &c); err != nil {
 			return c, nil, err
 		}
 	default:
@@ -128,7 +129,7 @@ func projection(s *schema.Schema, columns []string) (*schema.Schema, error) {
 			for i, c := range s.Columns {
 				known[i] = c.Name
 			}
-			return nil, fmt.Errorf("%w: the table has no column %.200q%s", mink.ErrInvalid, name, suggest(name, known))
+			return nil, fmt.Errorf("%w: the table has no column %.200q%s", mink.ErrInvalid, name, wire.Suggest(name, known))
 		}
 		if out.Index(name) >= 0 {
 			return nil, fmt.Errorf("%w: column %q occurs twice", mink.ErrInvalid, name)

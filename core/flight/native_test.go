@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/tablet"
@@ -303,7 +304,7 @@ func TestHostileArrow(t *testing.T) {
 	rec := idNames(0, 100)
 	defer rec.Release()
 	header, body := payload(t, rec)
-	schemaHeader := flight.SchemaMessage(idNameSchema)
+	schemaHeader := wire.SchemaMessage(idNameSchema)
 	try := func(d *aflight.FlightDescriptor, first, second []byte, body []byte) error {
 		s, err := w.raw.DoPut(t.Context())
 		if err != nil {

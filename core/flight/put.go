@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/record"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
@@ -50,7 +51,7 @@ type rowPlan struct {
 const storedBytesMax = 8 << 20
 
 func (s *service) putTable(ctx context.Context, t *cluster.Table, c *api.Command, header []byte, in <-chan received, send func(*flight.PutResult) error) error {
-	as, err := readSchema(header)
+	as, err := wire.ReadSchema(header)
 	if err != nil {
 		return err
 	}

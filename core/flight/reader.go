@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/record"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
@@ -123,7 +124,7 @@ var metaFields = []arrow.Field{
 
 // begin sends the schema.
 func (r *reader) begin() error {
-	return r.send(&flight.FlightData{DataHeader: schemaMessage(r.arrow)})
+	return r.send(&flight.FlightData{DataHeader: wire.SchemaMessage(r.arrow)})
 }
 
 func (r *reader) done() bool { return r.next >= r.until || r.left <= 0 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -19,7 +20,7 @@ import (
 // rows.
 func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
 	var ticket api.Ticket
-	if err := decodeBody("ticket", t.GetTicket(), &ticket); err != nil {
+	if err := wire.Decode("ticket", t.GetTicket(), &ticket); err != nil {
 		return err
 	}
 	if n := members(ticket); n != 1 {
@@ -90,7 +91,7 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 		return fmt.Errorf("%w: exchange: %s", mink.ErrInvalid, want)
 	}
 	var x api.Exchange
-	if err := decodeBody("exchange", m.FlightDescriptor.GetCmd(), &x); err != nil {
+	if err := wire.Decode("exchange", m.FlightDescriptor.GetCmd(), &x); err != nil {
 		return err
 	}
 	switch {

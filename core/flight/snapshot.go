@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
+	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema/keyenc"
 	"github.com/mink-project/mink/core/tablet/kv"
@@ -145,7 +146,7 @@ type rowSender struct {
 }
 
 func (o *rowSender) begin() error {
-	return o.send(&flight.FlightData{DataHeader: schemaMessage(o.arrow)})
+	return o.send(&flight.FlightData{DataHeader: wire.SchemaMessage(o.arrow)})
 }
 
 // rows sends rows, in halves when they do not fit into one message.

@@ -1,4 +1,4 @@
-package flight
+package wire
 
 import (
 	"bytes"
@@ -17,10 +17,10 @@ import (
 // producer's offsets a few.
 const bodyBytesMax = 8 << 20
 
-// decodeBody reads a JSON body strictly: a name that the type lacks is refused
+// Decode reads a JSON body strictly: a name that the type lacks is refused
 // with the nearest one that it has, in exactly this spelling; so is anything
 // after the value. An empty body is an empty object.
-func decodeBody(what string, body []byte, into any) error {
+func Decode(what string, body []byte, into any) error {
 	if len(body) > bodyBytesMax {
 		return fmt.Errorf("%s: %w: %d bytes of JSON, at most %d are read", what, mink.ErrTooLarge, len(body), bodyBytesMax)
 	}
@@ -108,11 +108,11 @@ func amongFields(name string, fields map[string]reflect.Type) string {
 		known = append(known, k)
 	}
 	slices.Sort(known)
-	return suggest(name, known)
+	return Suggest(name, known)
 }
 
-// suggest is `; did you mean "x"?`, or what there is when nothing is near.
-func suggest(name string, known []string) string {
+// Suggest is `; did you mean "x"?`, or what there is when nothing is near.
+func Suggest(name string, known []string) string {
 	if k, ok := nearest.Close(name, known); ok {
 		return fmt.Sprintf("; did you mean %q?", k)
 	}

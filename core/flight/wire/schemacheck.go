@@ -1,4 +1,4 @@
-package flight
+package wire
 
 import (
 	"encoding/binary"
