@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -23,18 +22,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/mink-project/mink/core/builtin/memstore"
-	"github.com/mink-project/mink/core/cluster"
-	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/memlog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
-	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet"
-	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
@@ -60,14 +55,10 @@ type backend struct {
 
 	mu   sync.Mutex
 	wrap func(flight.Log) flight.Log
-	miss error // every Log call's error
+	miss error // of every call of Log and KV
 
-	dir      string
-	shared   *kv.Shared
-	stores   map[mink.BucketRef]*kv.Tablet
-	wrapKV   func(flight.KV) (flight.KV, error)
-	putBytes int             // kv.Config.PutBytesMax; 0: its default
-	hang     <-chan struct{} // stores do not open; nil: they do
+	wrapKV func(flight.KV) (flight.KV, error)
+	hang   <-chan struct{} // stores do not open; nil: they do
 }
 
 func (b *backend) Log(ref mink.BucketRef) (flight.Log, error) {
@@ -87,84 +78,28 @@ func (b *backend) Log(ref mink.BucketRef) (flight.Log, error) {
 	return flight.FromTablet(l), nil
 }
 
-// KV opens a store.
 func (b *backend) KV(ctx context.Context, ref mink.BucketRef) (flight.KV, error) {
-	if _, err := b.Log(ref); err != nil {
-		return nil, err
-	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if hang := b.hang; hang != nil {
-		b.mu.Unlock()
-		defer b.mu.Lock()
+	miss, hang, wrap := b.miss, b.hang, b.wrapKV
+	b.mu.Unlock()
+	if miss != nil {
+		return nil, miss
+	}
+	if hang != nil {
 		select {
 		case <-hang:
 		case <-ctx.Done():
 		}
 		return nil, ctx.Err()
 	}
-	t, ok := b.View().Table(ref.Table)
-	if !ok {
-		return nil, mink.ErrNotExist
-	}
-	store, err := b.store(ctx, ref, t)
+	store, err := b.Node.KV(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	if b.wrapKV != nil {
-		return b.wrapKV(flight.FromKV(store))
+	if wrap != nil {
+		return wrap(flight.FromKV(store))
 	}
 	return flight.FromKV(store), nil
-}
-
-// store needs b.mu.
-func (b *backend) store(ctx context.Context, ref mink.BucketRef, t *cluster.Table) (*kv.Tablet, error) {
-	table := kv.Table{Descriptor: t.Descriptor, Schemas: t.Schemas}
-	if store, ok := b.stores[ref]; ok {
-		return store, store.Reconfigure(table)
-	}
-	log, err := b.Node.Log(ref)
-	if err != nil {
-		return nil, err
-	}
-	if b.shared == nil {
-		if b.shared, err = kv.NewShared(kv.DefaultShared()); err != nil {
-			return nil, err
-		}
-	}
-	cfg := kv.Default()
-	cfg.Table, cfg.Shared, cfg.Dir = table, b.shared, filepath.Join(b.dir, strings.ReplaceAll(ref.String(), "/", "-"))
-	if b.putBytes > 0 {
-		cfg.PutBytesMax = b.putBytes
-	}
-	next := int64(1)
-	cfg.LeaseIDs = func(_ context.Context, n int64) (first, last int64, err error) {
-		next += n
-		return next - n, next - 1, nil
-	}
-	store, err := kv.Open(ctx, log, cfg)
-	if err != nil {
-		return nil, err
-	}
-	if b.stores == nil {
-		b.stores = map[mink.BucketRef]*kv.Tablet{}
-	}
-	b.stores[ref] = store
-	return store, nil
-}
-
-func (b *backend) closeStores(t testing.TB) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, s := range b.stores {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	b.stores = nil
-	if b.shared != nil {
-		b.shared.Close()
-	}
 }
 
 // throughKV stands in for stores.
@@ -178,47 +113,6 @@ func (b *backend) hangKV(until <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hang = until
-}
-
-// CreateTable creates tables with a primary key too.
-func (b *backend) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error) {
-	if len(d.PrimaryKey) == 0 {
-		return b.Node.CreateTable(ctx, d, ifNotExists)
-	}
-	d, err := d.Normalize()
-	if err == nil {
-		err = d.Validate()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return b.propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_CreateTable{
-		CreateTable: &clusterpb.CreateTable{Descriptor_: d.Encode(), Uuid: []byte(d.Database + d.Table + "0123456789abcdef")[:16], IfNotExists: ifNotExists},
-	}})
-}
-
-// AlterTable alters tables with a primary key too.
-func (b *backend) AlterTable(ctx context.Context, id mink.TableID, changes []schema.Change, expected mink.SchemaID) (*cluster.Table, error) {
-	if t, ok := b.View().Table(id); !ok || len(t.Descriptor.PrimaryKey) == 0 {
-		return b.Node.AlterTable(ctx, id, changes, expected)
-	}
-	_, err := b.propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_AlterTable{
-		AlterTable: &clusterpb.AlterTable{Table: int64(id), Changes: schema.EncodeChanges(changes), ExpectedSchema: int32(expected)},
-	}})
-	t, _ := b.View().Table(id)
-	return t, err
-}
-
-func (b *backend) propose(ctx context.Context, c *clusterpb.Command) (*cluster.Table, error) {
-	results, err := b.Propose(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	if err := cluster.ResultError(results[0]); err != nil {
-		return nil, err
-	}
-	t, _ := b.View().Table(mink.TableID(results[0].Id))
-	return t, nil
 }
 
 func (b *backend) fail(err error) {
@@ -250,6 +144,12 @@ func (b *backend) Stats() api.Stats {
 
 func newWorld(t testing.TB, change ...func(*flight.Config)) *world {
 	t.Helper()
+	return newWorldOn(t, func(*node.Config) {}, change...)
+}
+
+// newWorldOn is newWorld with a node of another configuration.
+func newWorldOn(t testing.TB, tune func(*node.Config), change ...func(*flight.Config)) *world {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	logger := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	must := func(err error) {
@@ -261,7 +161,7 @@ func newWorld(t testing.TB, change ...func(*flight.Config)) *world {
 	log, store := memlog.New(), memstore.New(memstore.Config{})
 	replica, head, err := storehead.Open(ctx, storehead.Deps{Objects: store, WALStore: store, Log: log, Logger: logger}, metalog.Default(), "")
 	must(err)
-	b := &backend{dir: t.TempDir()}
+	b := &backend{}
 	cfg := flight.Default()
 	cfg.Listen, cfg.Version, cfg.DrainTimeout = "127.0.0.1:0", "test", 5*time.Second
 	for _, c := range change {
@@ -273,7 +173,8 @@ func newWorld(t testing.TB, change ...func(*flight.Config)) *world {
 
 	ncfg := node.Default()
 	ncfg.Stream = stream.Default(store.Capabilities(), 256<<20)
-	ncfg.FlightAddress = srv.Addr().String()
+	ncfg.FlightAddress, ncfg.KVDir = srv.Addr().String(), t.TempDir()
+	tune(&ncfg)
 	b.Node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Logger: logger})
 	must(err)
 	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: b.Self, Logger: logger})
@@ -309,7 +210,6 @@ func newWorld(t testing.TB, change ...func(*flight.Config)) *world {
 	t.Cleanup(func() {
 		_ = w.client.Close()
 		w.stop()
-		b.closeStores(t)
 		_ = srv.Close()
 		stopMiddle()
 		mid.Wait()

@@ -15,6 +15,7 @@ import (
 	aflight "github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/record/jsonrow"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
@@ -283,8 +284,7 @@ func TestPartialDelete(t *testing.T) {
 
 // A batch whose changes are too many for the changelog is put in parts.
 func TestPutInParts(t *testing.T) {
-	w := newWorld(t)
-	w.backend.putBytes = 2000
+	w := newWorldOn(t, func(c *node.Config) { c.KV.PutBytesMax = 2000 })
 	w.table(itemColumns, itemKey)
 	var puts []putSeen
 	w.backend.throughKV(seeing(&puts))
