@@ -10,14 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/memory"
-
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/node"
-	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
-	"github.com/mink-project/mink/core/schema/keyenc"
 	"github.com/mink-project/mink/core/sim"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/core/tablet/kv"
@@ -73,19 +68,7 @@ func mustKV(t *testing.T, p *sim.Process, ref mink.BucketRef) *kv.Tablet {
 
 func putRow(t *testing.T, s *kv.Tablet, k int32, v string) {
 	t.Helper()
-	as := s.Schema().Arrow()
-	b := array.NewRecordBuilder(memory.DefaultAllocator, as)
-	defer b.Release()
-	b.Field(0).(*array.Int32Builder).Append(k)
-	b.Field(1).(*array.StringBuilder).Append(v)
-	b.Field(2).AppendNull()
-	rec := b.NewRecordBatch()
-	defer rec.Release()
-	meta, body, err := arrowipc.Encode(rec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pending, err := s.Put(context.Background(), kv.Put{SchemaID: 1, Metadata: meta, Body: body, Count: 1, WriterID: mink.NoWriter})
+	pending, err := s.Put(context.Background(), rowPut(t, s, k, v))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,19 +81,11 @@ func putRow(t *testing.T, s *kv.Tablet, k int32, v string) {
 // look answers value and number of a key; "" when there is none.
 func look(t *testing.T, s *kv.Tablet, k int32) (string, int64) {
 	t.Helper()
-	key, err := keyenc.Encode([]schema.Type{schema.MustParseType("INT NOT NULL")}, []any{k})
+	v, id, err := lookKey(context.Background(), s, k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, _, err := s.Lookup(context.Background(), [][]byte{key}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Release()
-	if rows.NumRows() == 0 {
-		return "", 0
-	}
-	return rows.Column(1).(*array.String).Value(0), rows.Column(2).(*array.Int64).Value(0)
+	return v, id
 }
 
 // A store opens when somebody asks for it, once for all who ask; it closes when nobody

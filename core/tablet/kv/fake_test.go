@@ -104,11 +104,12 @@ func (s *memStream) wakeLocked() {
 	s.changed = make(chan struct{})
 }
 
-// fence fails the appends that are on their way, and later ones.
+// fence fails the appends that are on their way, which are lost, and later ones.
 func (s *memStream) fence() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuse = mink.ErrFenced
+	s.frames = s.frames[: len(s.frames)-len(s.tickets) : len(s.frames)-len(s.tickets)]
 	for _, t := range s.tickets {
 		t.err = mink.ErrFenced
 		close(t.done)
@@ -120,11 +121,11 @@ func (s *memStream) fence() {
 // their way.
 func (s *memStream) crash(keep int) *memStream {
 	s.mu.Lock()
-	n := len(s.frames) - len(s.tickets) + min(keep, len(s.tickets))
+	frames := slices.Clone(s.frames[:len(s.frames)-len(s.tickets)+min(keep, len(s.tickets))])
 	s.mu.Unlock()
 	s.fence()
 	next := newStream(s.auto)
-	next.epoch, next.frames, next.start = s.epoch+1, slices.Clone(s.frames[:n]), s.start
+	next.epoch, next.frames, next.start = s.epoch+1, frames, s.start
 	next.hw = next.end()
 	return next
 }
