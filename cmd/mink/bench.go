@@ -29,13 +29,16 @@ type benchFlags struct {
 	batch, concurrency, payload int
 	bucket                      int32
 	duration                    time.Duration
-	protocol, kafka             string
+	protocol, kafka, what       string
+	keys                        int64
+	pid                         int
 }
 
 // benchResult is what a run measured. Latencies are of one batch, from handing
 // it over to its acknowledgement.
 type benchResult struct {
 	Protocol   string  `json:"protocol"`
+	What       string  `json:"what"`
 	Rows       int64   `json:"rows"`
 	Bytes      int64   `json:"bytes"` // of payloads
 	Errors     int64   `json:"errors"`
@@ -46,22 +49,37 @@ type benchResult struct {
 	P95ms      float64 `json:"p95_ms"`
 	P99ms      float64 `json:"p99_ms"`
 	Maxms      float64 `json:"max_ms"`
+	Found      int64   `json:"found,omitempty"`              // rows of lookups
+	ServerCPU  float64 `json:"server_cpu_seconds,omitempty"` // of --server-pid, during the run
 	FirstError string  `json:"first_error,omitempty"`
 }
 
 func benchCommand(a *app) *cobra.Command {
-	f := benchFlags{rows: 1_000_000, batch: 500, concurrency: 4, payload: 100, bucket: 4, protocol: "flight"}
+	f := benchFlags{rows: 1_000_000, batch: 500, concurrency: 4, payload: 100, bucket: 4, protocol: "flight", what: "append", keys: 1_000_000}
 	cmd := &cobra.Command{
-		Use: "bench DB.TABLE", Short: "Append load through the same client path as write",
-		Long: `Appends rows (a sequence number and a random payload) and prints rows/s, bytes/s,
-errors and latency percentiles per batch. --protocol kafka produces records to
-the topic of that table instead.`,
+		Use: "bench DB.TABLE", Short: "Load through the same client paths as write and lookup",
+		Long: `Appends rows (a number and a random payload) and prints rows/s, bytes/s, errors
+and latency percentiles per batch. --what upsert puts rows of random keys into a
+primary-key table, --what lookup looks random keys up; lookups of --batch 1 gather
+in the client. --protocol kafka produces records to the topic of that table.
+--server-pid adds what the node's process used of the processors (Linux).`,
 		Example: `  mink bench bench.load --create
+  mink bench bench.items --create --what upsert --keys 100000
+  mink bench bench.items --what lookup --keys 100000 --batch 1 --concurrency 256
   mink bench kafka.load --create --protocol kafka --payload 1024 --duration 30s`,
 		Args: oneTable, ValidArgsFunction: a.completeTable,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.batch < 1 || f.concurrency < 1 || f.payload < 1 || f.rows < 1 {
-				return usagef("--batch, --concurrency, --payload and --rows must be 1 or more")
+			if f.batch < 1 || f.concurrency < 1 || f.payload < 1 || f.rows < 1 || f.keys < 1 {
+				return usagef("--batch, --concurrency, --payload, --rows and --keys must be 1 or more")
+			}
+			if f.protocol == "kafka" && f.what != "append" {
+				return usagef("--what %s is for --protocol flight", f.what)
+			}
+			if !slices.Contains([]string{"flight", "kafka"}, f.protocol) {
+				return usagef("--protocol %q: want flight or kafka", f.protocol)
+			}
+			if !slices.Contains([]string{"append", "upsert", "lookup"}, f.what) {
+				return usagef("--what %q: want append, upsert or lookup", f.what)
 			}
 			r, err := a.bench(cmd.Context(), args[0], f)
 			if err != nil {
@@ -80,6 +98,10 @@ the topic of that table instead.`,
 	fl.DurationVar(&f.duration, "duration", 0, "stop after this time instead of after --rows")
 	fl.StringVar(&f.protocol, "protocol", f.protocol, "flight or kafka")
 	completeWords(cmd, "protocol", "flight", "kafka")
+	fl.StringVar(&f.what, "what", f.what, "append, upsert or lookup")
+	completeWords(cmd, "what", "append", "upsert", "lookup")
+	fl.Int64Var(&f.keys, "keys", f.keys, "how many keys there are, of upserts and lookups")
+	fl.IntVar(&f.pid, "server-pid", 0, "process of the node, to measure")
 	fl.StringVar(&f.kafka, "kafka", "", "Kafka address; default what the node advertises")
 	return cmd
 }
@@ -91,6 +113,7 @@ type meter struct {
 	rows      int64
 	errors    int64
 	first     error
+	found     atomic.Int64
 }
 
 func (m *meter) done(rows int64, took time.Duration, err error) {
@@ -116,7 +139,7 @@ func (m *meter) result(f benchFlags, took time.Duration) benchResult {
 		return float64(m.latencies[min(len(m.latencies)-1, int(q*float64(len(m.latencies))))]) / 1e6
 	}
 	r := benchResult{
-		Protocol: f.protocol, Rows: m.rows, Bytes: m.rows * int64(f.payload), Errors: m.errors, Seconds: took.Seconds(),
+		Protocol: f.protocol, What: f.what, Found: m.found.Load(), Rows: m.rows, Bytes: m.rows * int64(f.payload), Errors: m.errors, Seconds: took.Seconds(),
 		P50ms: at(0.5), P95ms: at(0.95), P99ms: at(0.99), Maxms: at(1),
 	}
 	r.RowsPerS, r.BytesPerS = float64(r.Rows)/r.Seconds, float64(r.Bytes)/r.Seconds
@@ -143,19 +166,28 @@ func (a *app) bench(ctx context.Context, name string, f benchFlags) (benchResult
 		defer cancel()
 	}
 	m := &meter{}
+	cpu, err := processCPU(f.pid)
+	if err != nil {
+		return benchResult{}, err
+	}
 	began := time.Now()
-	switch f.protocol {
-	case "flight":
+	switch f.protocol + " " + f.what {
+	case "flight append":
 		err = benchFlight(ctx, c, name, f, m)
-	case "kafka":
+	case "flight upsert":
+		err = benchUpsert(ctx, c, name, f, m)
+	case "flight lookup":
+		err = benchLookup(ctx, c, name, f, m)
+	case "kafka append":
 		err = a.benchKafka(ctx, c, name, f, m)
-	default:
-		return benchResult{}, usagef("--protocol %q: want flight or kafka", f.protocol)
 	}
 	if err != nil {
 		return benchResult{}, err
 	}
-	return m.result(f, time.Since(began)), nil
+	r := m.result(f, time.Since(began))
+	used, err := processCPU(f.pid)
+	r.ServerCPU = (used - cpu).Seconds()
+	return r, err
 }
 
 func (a *app) benchTable(ctx context.Context, c *client.Client, name string, f benchFlags) error {
@@ -170,7 +202,11 @@ func (a *app) benchTable(ctx context.Context, c *client.Client, name string, f b
 	if f.protocol == "kafka" {
 		d, err = topicDescriptor(database, table, f.bucket, nil)
 	} else {
-		d, err = a.descriptor(name, tableFlags{columns: []string{"seq BIGINT NOT NULL", "payload BYTES"}, buckets: f.bucket})
+		flags := tableFlags{columns: []string{"seq BIGINT NOT NULL", "payload BYTES"}, buckets: f.bucket}
+		if f.what != "append" {
+			flags.primaryKey = []string{"seq"}
+		}
+		d, err = a.descriptor(name, flags)
 	}
 	if err != nil {
 		return err
@@ -202,30 +238,20 @@ func benchFlight(ctx context.Context, c *client.Client, name string, f benchFlag
 		return err
 	}
 	defer rec.Release()
-	began := time.Now()
-	var taken atomic.Int64
-	var g errgroup.Group
-	for range f.concurrency {
-		g.Go(func() error {
-			var waits sync.WaitGroup
-			defer waits.Wait()
-			for n := f.claim(&taken, began); n > 0; n = f.claim(&taken, began) {
-				start := time.Now()
-				rows := rec.NewSlice(0, n)
-				p, err := w.Append(ctx, rows)
-				rows.Release()
-				if err != nil {
-					return err
-				}
-				waits.Go(func() {
-					err := p.Wait(ctx)
-					m.done(n, time.Since(start), err)
-				})
-			}
-			return nil
+	err = f.each(func(n int64, waits *sync.WaitGroup) error {
+		start := time.Now()
+		rows := rec.NewSlice(0, n)
+		p, err := w.Append(ctx, rows)
+		rows.Release()
+		if err != nil {
+			return err
+		}
+		waits.Go(func() {
+			err := p.Wait(ctx)
+			m.done(n, time.Since(start), err)
 		})
-	}
-	err = g.Wait()
+		return nil
+	})
 	if closing := w.Close(ctx); err == nil && m.first == nil {
 		err = closing // failed appends are the result's
 	}
@@ -297,8 +323,14 @@ func (a *app) printBench(r benchResult) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "%s: %s rows in %.1f s: %s rows/s, %s/s\n", r.Protocol, humanize.Comma(r.Rows), r.Seconds,
+		fmt.Fprintf(a.out, "%s %s: %s rows in %.1f s: %s rows/s, %s/s\n", r.Protocol, r.What, humanize.Comma(r.Rows), r.Seconds,
 			humanize.Comma(int64(r.RowsPerS)), humanize.IBytes(uint64(r.BytesPerS)))
+		if r.What == "lookup" {
+			fmt.Fprintf(a.out, "%s of them found\n", humanize.Comma(r.Found))
+		}
+		if r.ServerCPU > 0 {
+			fmt.Fprintf(a.out, "node: %.2f CPU-s, %.0f %% of a processor, %.2f us a row\n", r.ServerCPU, 100*r.ServerCPU/r.Seconds, r.ServerCPU*1e6/float64(max(1, r.Rows)))
+		}
 		fmt.Fprintf(a.out, "latency of a batch: p50 %.1f ms, p95 %.1f ms, p99 %.1f ms, max %.1f ms\n", r.P50ms, r.P95ms, r.P99ms, r.Maxms)
 	}
 	if r.Errors > 0 {

@@ -30,6 +30,7 @@ var weatherCSV []byte
 
 const (
 	demoTable = "demo.weather"
+	demoKeyed = "demo.latest"
 	demoTopic = "weather-lines"
 )
 
@@ -39,8 +40,8 @@ func demoCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Do the main job on a throw-away node, and show it",
 		Long: `Starts a node of its own on free ports, writes real rows through Arrow Flight
-into a typed table and through Kafka into a topic, kills the node with SIGKILL,
-starts it again, and reads everything back through both. Its data stays in a
+into a typed table and a primary-key table, and through Kafka into a topic, kills
+the node with SIGKILL, starts it again, and reads everything back. Its data stays in a
 temporary directory for you to look at. With --storage-uri its objects go to a
 plugin's store, below a prefix that is best empty.`,
 		Args: noArgs,
@@ -116,6 +117,10 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	d.say("\n2. %d rows of Seattle's weather are durable in the typed table %s, written through Arrow Flight", rows, demoTable)
+	if err := d.upsert(ctx); err != nil {
+		return err
+	}
+	d.say("   and upserted into %s, which keeps the latest day of each kind of weather", demoKeyed)
 	lines, err := d.produce(ctx)
 	if err != nil {
 		return err
@@ -182,7 +187,51 @@ func (d *demo) readBack(ctx context.Context, rows int64, lines []string) error {
 	d.say("\n7. The same topic as a table of four columns, read through Arrow Flight:")
 	f.limit = 3
 	f.columns = []string{"timestamp", "value"}
-	return d.show(ctx, c, "kafka."+demoTopic, f)
+	if err := d.show(ctx, c, "kafka."+demoTopic, f); err != nil {
+		return err
+	}
+	return d.readKeyed(ctx, c)
+}
+
+// readKeyed looks a row up and shows what its table went through.
+func (d *demo) readKeyed(ctx context.Context, c *client.Client) error {
+	desc, err := descriptorOf(ctx, c, demoKeyed)
+	if err != nil {
+		return err
+	}
+	n, err := c.Count(ctx, demoKeyed, nil)
+	if err != nil {
+		return err
+	}
+	d.say("\n8. The primary-key table %s has %d rows, one for each kind of weather. The latest day of snow, looked up:", demoKeyed, n)
+	l, err := c.NewLookuper(ctx, demoKeyed, client.DefaultLookup())
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	row, err := l.Get(ctx, "snow")
+	if err != nil {
+		return err
+	}
+	if row == nil {
+		return fmt.Errorf("%s has no row for snow", demoKeyed)
+	}
+	defer row.Release()
+	rows := func(yield func(page, error) bool) { yield(page{record: row}, nil) }
+	f := printFlags{format: "table"}
+	if _, err := d.app.printPages(rows, f, emptyPage(desc, nil, metaColumns{})); err != nil {
+		return err
+	}
+	d.say("   The end of its changelog, which says what every upsert did:")
+	ends, err := c.ListOffsets(ctx, demoKeyed, nil, "latest")
+	if err != nil {
+		return err
+	}
+	f.meta = true
+	columns := []string{"weather", "date", "temp_max"}
+	last := c.Scan(ctx, client.ScanRequest{Table: demoKeyed, Bucket: -1, Columns: columns, From: fmt.Sprint(max(0, ends[0].Offset-4))})
+	_, err = d.app.printPages(logPages(last, changelogMeta), f, emptyPage(desc, columns, changelogMeta))
+	return err
 }
 
 // show prints the first rows of a table.
@@ -203,12 +252,23 @@ func (d *demo) client() (*client.Client, error) {
 }
 
 func (d *demo) writeTable(ctx context.Context) (int64, error) {
+	return d.writeCSV(ctx, demoTable, nil)
+}
+
+// upsert writes the same rows into a table with a primary key.
+func (d *demo) upsert(ctx context.Context) error {
+	_, err := d.writeCSV(ctx, demoKeyed, []string{"weather"})
+	return err
+}
+
+// writeCSV creates a table and writes the weather into it.
+func (d *demo) writeCSV(ctx context.Context, table string, primaryKey []string) (int64, error) {
 	c, err := d.client()
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	desc, err := d.app.descriptor(demoTable, tableFlags{buckets: 1, columns: []string{
+	desc, err := d.app.descriptor(table, tableFlags{buckets: 1, primaryKey: primaryKey, columns: []string{
 		"date DATE NOT NULL", "precipitation DOUBLE", "temp_max DOUBLE", "temp_min DOUBLE", "wind DOUBLE", "weather STRING",
 	}})
 	if err != nil {
@@ -220,18 +280,18 @@ func (d *demo) writeTable(ctx context.Context) (int64, error) {
 	if _, err := c.CreateTable(ctx, desc, true); err != nil {
 		return 0, err
 	}
-	w, err := c.NewWriter(ctx, demoTable, client.DefaultWriter())
+	w, err := openWriter(ctx, c, table, writeFlags{})
 	if err != nil {
 		return 0, err
 	}
-	in, err := openRows(ctx, bytes.NewReader(weatherCSV), "csv", w.Schema(), 500)
+	in, err := openRows(ctx, bytes.NewReader(weatherCSV), "csv", w.schema, 500)
 	if err != nil {
 		return 0, err
 	}
 	defer in.Release()
 	var rows int64
 	for in.Next() {
-		if _, err := w.Append(ctx, in.RecordBatch()); err != nil {
+		if _, err := w.write(ctx, in.RecordBatch()); err != nil {
 			return 0, err
 		}
 		rows += in.RecordBatch().NumRows()
@@ -239,7 +299,7 @@ func (d *demo) writeTable(ctx context.Context) (int64, error) {
 	if err := in.Err(); err != nil && !errors.Is(err, io.EOF) {
 		return 0, err
 	}
-	return rows, w.Close(ctx)
+	return rows, w.close(ctx)
 }
 
 func (d *demo) produce(ctx context.Context) ([]string, error) {

@@ -179,7 +179,7 @@ func parseKey(columns []string, text string) (keyText, error) {
 	if len(fields) > len(columns) {
 		return nil, usagef("key %q has %d values, %s", text, len(fields), of)
 	}
-	named := len(fields) > 0 && isNamed(fields[0])
+	named := slices.ContainsFunc(fields, isNamed)
 	for i, field := range fields {
 		name, value := columns[i], field
 		if named {
