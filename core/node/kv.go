@@ -150,10 +150,13 @@ func (b *buckets) openKV(e *bucket) {
 	if err != nil && b.kv.ctx.Err() == nil {
 		b.inc.node.logger.Error("the store of a primary-key bucket does not open", "bucket", e.ref.String(), "leader_epoch", e.epoch, "error", err)
 	}
-	if t != nil && !wanted {
-		b.endKV(e, t)
-		b.removeKV(e)
+	if wanted {
+		return
 	}
+	if t != nil {
+		b.endKV(e, t)
+	}
+	b.removeKV(e)
 }
 
 func (b *buckets) openKVTablet(e *bucket, table *cluster.Table) (*kv.Tablet, error) {
@@ -189,11 +192,14 @@ func (n *Node) leaseIDs(ctx context.Context, e *bucket, count int64) (first, las
 	return r.Ids[0], r.Ids[1], nil
 }
 
-// kvDir is a leadership's working directory; there is a home.
+// kvDir is a leadership's working directory; "" while there is no home.
 func (b *buckets) kvDir(e *bucket) string {
 	h := &b.inc.node.kv
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.shared == nil {
+		return ""
+	}
 	return filepath.Join(h.dir, fmt.Sprintf("%d-%d", e.id, e.epoch))
 }
 
@@ -228,7 +234,11 @@ func (b *buckets) endKV(e *bucket, t *kv.Tablet) {
 }
 
 func (b *buckets) removeKV(e *bucket) {
-	if err := os.RemoveAll(b.kvDir(e)); err != nil {
+	dir := b.kvDir(e)
+	if dir == "" {
+		return
+	}
+	if err := os.RemoveAll(dir); err != nil {
 		b.inc.node.logger.Error("the working directory of a store was not removed", "bucket", e.ref.String(), "error", err)
 	}
 }
@@ -258,11 +268,14 @@ func (b *buckets) idleKV(context.Context) error {
 // end closes the store of a bucket that is led no more, and the bucket.
 func (b *buckets) end(e *bucket) {
 	b.mu.Lock()
-	t := e.kv.tablet // one that is opening notices by itself that it is not wanted
+	t := e.kv.tablet
+	busy := e.kv.busy != nil // one that opens or closes notices by itself that it is not wanted
 	e.kv.tablet = nil
 	b.mu.Unlock()
 	if t != nil { // before the log: what is durable is answered
 		b.endKV(e, t)
+	}
+	if t != nil || !busy { // what it kept when it was idle is of no use, too
 		b.removeKV(e)
 	}
 	e.close()

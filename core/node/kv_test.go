@@ -225,3 +225,24 @@ func TestStoreFollowsLeadershipAndTable(t *testing.T) {
 		})
 	})
 }
+
+// The directory of a store that was closed for being idle goes with the leadership,
+// too.
+func TestKeptDirectoryGoesWithLeadership(t *testing.T) {
+	dir := t.TempDir()
+	cfg := sim.Quiet(1)
+	cfg.Node = func(c *node.Config) { c.KVDir, c.KVIdleClose = dir, time.Minute }
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		id, ref := pkTable(t, p)
+		putRow(t, mustKV(t, p, ref), 1, "a")
+		w.Eventually(3*time.Minute, "the idle store closes", func() bool { return p.Node().Stats().Buckets[0].KV == nil })
+		if left, _ := os.ReadDir(dir); len(left) != 1 {
+			t.Fatal("a closed store's directory is not kept:", left)
+		}
+		if err := p.Node().DropTable(context.Background(), id, false); err != nil {
+			t.Fatal(err)
+		}
+		w.Eventually(10*time.Second, "the directory goes", func() bool { left, _ := os.ReadDir(dir); return len(left) == 0 })
+	})
+}
