@@ -379,7 +379,7 @@ func (l *Log) refuse(err error) error {
 // landed forgets the flights that are durable.
 func (l *Log) landed() {
 	hw := l.s.HighWatermark()
-	l.mu.st.settle(hw)
+	l.mu.st.settle(l.visible.of(hw))
 	n := 0
 	for n < len(l.mu.flights) && l.mu.flights[n].end <= hw {
 		n++

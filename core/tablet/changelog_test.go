@@ -204,6 +204,27 @@ func TestVisibleHighWatermark(t *testing.T) {
 	see(8, 4)
 }
 
+// What is durable and not to be seen yet does not hide the largest timestamp of what is.
+func TestVisibleMaxTimestamp(t *testing.T) {
+	s, now := newFake(true), &clock{t0}
+	l := openWith(t, s, changelogConfig(s, now))
+	c := mustChangelog(t, l)
+	for range 3 {
+		a := arrowOf(t, topicRows(now.ms))
+		if _, err := c.Append(&ChangelogBatch{SchemaID: 1, Metadata: a.Metadata, Body: a.Body, Changes: []byte{3}, Sender: nobody}); err != nil {
+			t.Fatal(err)
+		}
+		now.ms++
+	}
+	for seen := mink.Offset(1); seen <= 3; seen++ {
+		c.Show(seen)
+		r, ok, err := l.MaxTimestamp(context.Background())
+		if want := (TimestampResult{Offset: seen - 1, Timestamp: t0 + int64(seen) - 1, LeaderEpoch: r.LeaderEpoch}); !ok || err != nil || r != want {
+			t.Fatal(r, ok, err)
+		}
+	}
+}
+
 func TestChangelogSchema(t *testing.T) {
 	d := &schema.Descriptor{Database: "d", Table: "t", PrimaryKey: []string{"k2"}}
 	d.Schema = schema.Schema{ID: 2, Columns: []schema.Column{

@@ -36,6 +36,7 @@ type memStream struct {
 	auto    bool // durable at once
 	refuse  error
 	changed chan struct{}
+	twice   int // how often the stream advances again right after Changed has answered
 }
 
 type memTicket struct {
@@ -173,7 +174,12 @@ func (s *memStream) LogEnd() mink.Offset {
 func (s *memStream) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.changed
+	c := s.changed
+	if s.twice > 0 {
+		s.twice--
+		s.wakeLocked()
+	}
+	return c
 }
 
 func (s *memStream) Trim(_ context.Context, to mink.Offset) error {

@@ -171,17 +171,16 @@ func (t *Tablet) run() {
 			c.answer <- checkpointAnswer{cp, err}
 		case <-streamChanged:
 			// Readers wait for flushes; of trims and the stream's end they are told here.
-			streamChanged = t.changes.StreamChanged()
+			next := t.changes.StreamChanged()
 			if at := t.log.LogStart(); at != start {
 				start = at
 				t.changes.Wake()
 			}
-			select {
-			case <-streamChanged: // for good: it has closed
+			if next == streamChanged { // for good: it has closed
 				t.changes.Wake()
-				streamChanged = nil
-			default:
+				next = nil
 			}
+			streamChanged = next
 		}
 	}
 }
