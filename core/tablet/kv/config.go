@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/mink-project/mink/core/record/row"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -43,6 +44,9 @@ type Config struct {
 	// PutBytesMax bounds the rows of one put, unpacked, and the changelog that it
 	// makes. Default 15 MiB: what a stream takes as one frame, and room for the header.
 	PutBytesMax int
+	// LookupBytesMax bounds the rows of one Lookup as Arrow has them, where a null may
+	// take as much as a value. Default 256 MiB.
+	LookupBytesMax int
 	// FlushBytes is how much goes into one batch of the store, from more than one put.
 	// Default 1 MiB.
 	FlushBytes int
@@ -55,7 +59,8 @@ type Config struct {
 // Default is a Config that lacks Table, Shared and Dir.
 func Default() Config {
 	return Config{
-		LeaseMin: 10_000, ReplayBytes: 4 << 20, PendingBytesMax: 64 << 20, PutBytesMax: 15 << 20, FlushBytes: 1 << 20,
+		LeaseMin: 10_000, ReplayBytes: 4 << 20, PendingBytesMax: 64 << 20, PutBytesMax: 15 << 20,
+		LookupBytesMax: row.MaxBatchBytes, FlushBytes: 1 << 20,
 		Now: time.Now, Logger: slog.New(slog.DiscardHandler),
 	}
 }
@@ -65,7 +70,7 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Descriptor == nil, len(c.Schemas) == 0, c.Shared == nil, c.Dir == "":
 		return fmt.Errorf("kv config: %w: Table, Shared and Dir are needed", mink.ErrInvalid)
-	case c.LeaseMin < 1, c.ReplayBytes < 1, c.PendingBytesMax < 1, c.PutBytesMax < 1, c.FlushBytes < 1, c.Now == nil, c.Logger == nil:
+	case c.LeaseMin < 1, c.ReplayBytes < 1, c.PendingBytesMax < 1, c.PutBytesMax < 1, c.LookupBytesMax < 1, c.FlushBytes < 1, c.Now == nil, c.Logger == nil:
 		return fmt.Errorf("kv config: %w: start from Default()", mink.ErrInvalid)
 	}
 	return nil

@@ -13,7 +13,8 @@ type prewrite struct {
 	peak int // of rows, since the map was made
 }
 
-// keepRows is the largest map that is kept when it is empty: maps do not shrink.
+// keepRows is the largest map that is kept when it is empty: maps do not shrink. Undos
+// as well.
 const keepRows = 8192
 
 // place is a row in a flight.
@@ -37,7 +38,7 @@ func (p *prewrite) get(key []byte) (value []byte, ok bool) {
 	return e.of.rows.value(e.at), true
 }
 
-// add takes in the newest row of f; back takes it out again until the next begin.
+// add takes in the newest row of f; back takes it out again until done.
 func (p *prewrite) add(f *flight) {
 	at := len(f.rows.ops) - 1
 	key := text(f.rows.key(at))
@@ -53,12 +54,15 @@ func (p *prewrite) add(f *flight) {
 	p.peak = max(p.peak, len(p.rows))
 }
 
-func (p *prewrite) begin() {
+// done ends a put, and lets go of the rows that it replaced.
+func (p *prewrite) done() {
 	clear(p.undo)
-	p.undo = p.undo[:0]
+	if p.undo = p.undo[:0]; cap(p.undo) > keepRows {
+		p.undo = nil
+	}
 }
 
-// back takes out what was added since begin.
+// back takes out what was added since done.
 func (p *prewrite) back() {
 	for i := len(p.undo) - 1; i >= 0; i-- {
 		u := p.undo[i]
@@ -67,7 +71,7 @@ func (p *prewrite) back() {
 			p.rows[text(u.was.of.rows.key(u.was.at))] = u.was
 		}
 	}
-	p.begin()
+	p.done()
 }
 
 // drop takes out the rows of a flight that no later one has.

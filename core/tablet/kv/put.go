@@ -281,7 +281,6 @@ func (t *Tablet) merge(set *settings, p *Put, in *incoming) (*Pending, error) {
 	}
 	f := &flight{done: make(chan struct{}), bytes: room, blind: set.blind}
 	f.rows.keys = in.keys
-	t.before.begin()
 	b, err := t.work.merge(t, set, p, in, f)
 	var pending *Pending
 	if err == nil {
@@ -295,6 +294,7 @@ func (t *Tablet) merge(set *settings, p *Put, in *incoming) (*Pending, error) {
 		return pending, err
 	}
 	t.ids.commit()
+	t.before.done()
 	t.adjust(f)
 	t.counts.puts.Add(1)
 	t.counts.rows.Add(int64(p.Count))

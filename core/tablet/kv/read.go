@@ -19,7 +19,7 @@ import (
 // columns (field ids, in that order; nil: all). Release them.
 //
 // Errors: mink.ErrUnavailable (a column is not known here), mink.ErrTooLarge (the rows
-// are more than an Arrow batch holds), mink.ErrCorrupt and those of a tablet that has
+// are more than Config.LookupBytesMax), mink.ErrCorrupt and those of a tablet that has
 // ended.
 func (t *Tablet) Lookup(ctx context.Context, keys [][]byte, columns []mink.FieldID) (rows arrow.RecordBatch, found []bool, err error) {
 	if err := t.enter(); err != nil {
@@ -65,6 +65,9 @@ func (t *Tablet) lookup(ctx context.Context, keys [][]byte, columns []mink.Field
 		scratch, err = appendRow(set, b, scratch, value)
 		if err = errors.Join(err, held.Close()); err != nil {
 			return nil, nil, err
+		}
+		if b.Bytes() > t.cfg.LookupBytesMax {
+			return nil, nil, fmt.Errorf("%w: the rows of the first %d of %d keys take more than %d bytes: ask for fewer at a time", mink.ErrTooLarge, i+1, len(keys), t.cfg.LookupBytesMax)
 		}
 	}
 	return b.NewBatch(), found, nil
