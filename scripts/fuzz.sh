@@ -2,7 +2,7 @@
 # Runs fuzz tests, each for some time, and says what each did. Fails when one
 # failed; the input that failed is then in the package's testdata/fuzz.
 #   scripts/fuzz.sh [TIME [NAME...]]   TIME as go test takes it, default 10s; NAME is a
-#                                      part of PACKAGE/FuzzTest: kafka, flight/FuzzBodies
+#                                      part of PACKAGE/FuzzTest: kafka, flight/FuzzCommand
 #   JOBS=2 PROCS=1 scripts/fuzz.sh 10m JOBS tests side by side (1), each on PROCS processors (all / JOBS)
 #   KEEP=12 scripts/fuzz.sh ...        puts so many of the inputs that were found into testdata/fuzz: small
 #                                      ones (1 KiB), from the first to the last found
