@@ -114,10 +114,10 @@ func TestChangelogWithMeta(t *testing.T) {
 	w := newWorld(t, func(c *flight.Config) { c.MessageBytesMax = 1 << 20 })
 	w.table(idName, `"primary_key":["id"]`)
 	w.changes([]string{"id", "name"})
-	big := strings.Repeat("x", 400_000)
+	big := strings.Repeat("x", 600_000)
 	w.mustPutBy(path("db", "t"), []string{"id", "name"}, `{"id":5,"name":"`+big+`"}`)
 	w.mustPutBy(path("db", "t"), []string{"id", "name"}, `{"id":6,"name":"`+big+`"}`)
-	w.mustPutBy(cmd(api.Command{Table: "db.t", Delete: true}), []string{"id"}, `{"id":5}`, `{"id":6}`) // two large rows in one batch
+	w.mustPutBy(path("db", "t"), []string{"id", "name"}, `{"id":5,"name":"`+big[1:]+`"}`) // two rows in one batch, which go into two messages
 	read := func(c api.Command) (out []string) {
 		t.Helper()
 		d := cmd(c)
@@ -152,12 +152,18 @@ func TestChangelogWithMeta(t *testing.T) {
 		}
 		return out
 	}
-	want := []string{"+I1@0", "+I2@1", "-U1@2", "+U1@3", "+I3@4", "-D2@5", "+I5@6", "+I6@7", "-D5@8", "-D6@9"}
+	want := []string{"+I1@0", "+I2@1", "-U1@2", "+U1@3", "+I3@4", "-D2@5", "+I5@6", "+I6@7", "-U5@8", "+U5@9"}
 	if got := read(api.Command{Table: "db.t", Mode: api.ModeLog, Meta: true}); !slices.Equal(got, want) {
 		t.Errorf("read %v, want %v", got, want)
 	}
 	if got := read(api.Command{Table: "db.t", Mode: api.ModeLog, Meta: true, Columns: []string{"id"}, From: "4"}); !slices.Equal(got, want[4:]) {
 		t.Errorf("read %v, want %v", got, want[4:])
+	}
+	if _, err := w.client.AlterTable(t.Context(), "db.t", json.RawMessage(`[{"op":"add_column","column":{"name":"n","type":"INT"}}]`), 1); err != nil {
+		t.Fatal(err)
+	}
+	if out := w.mustGet(api.Scan{Bucket: w.bucket(0), From: 8}); len(out) != 2 || kindsOf(t, out) != "-U5 +U5" { // remapped, in two messages
+		t.Errorf("%d messages: %s", len(out), kindsOf(t, out))
 	}
 	_, err := w.raw.GetFlightInfo(t.Context(), cmd(api.Command{Table: "db.t", Meta: true}))
 	wantStatus(t, err, api.ReasonInvalid, `"mode":"log"`)

@@ -288,12 +288,20 @@ func TestAlterUnderPrimaryKey(t *testing.T) {
 	if rows, _ := x.next(); len(rows) != 1 || rows[0] != `{"id":1,"n":7,"title":"c"}` {
 		t.Errorf("rows %v", rows)
 	}
-	if _, err := w.client.AlterTable(t.Context(), "db.t", json.RawMessage(`[{"op":"drop_column","name":"n"}]`), 3); err != nil {
-		t.Fatal(err)
+	// Until it cannot.
+	for i, change := range []string{`{"op":"modify_column","name":"n","type":"BIGINT"}`, `{"op":"drop_column","name":"n"}`} {
+		x := w.lookups(api.LookupStream{Table: "db.t"}, "id")
+		x.send(1)
+		if rows, _ := x.next(); len(rows) != 1 {
+			t.Errorf("rows %v", rows)
+		}
+		if _, err := w.client.AlterTable(t.Context(), "db.t", json.RawMessage("["+change+"]"), mink.SchemaID(3+i)); err != nil {
+			t.Fatal(err)
+		}
+		x.send(1)
+		_, err := x.try()
+		wantStatus(t, err, api.ReasonUnavailable, "")
 	}
-	x.send(1)
-	_, err := x.try()
-	wantStatus(t, err, api.ReasonUnavailable, "")
 }
 
 // exchange is a stream of lookups.
