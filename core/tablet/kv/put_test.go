@@ -59,6 +59,19 @@ func TestPutPipelines(t *testing.T) {
 	if n, err := b.kv.Count(context.Background()); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
+
+	// What is durable and not in the store yet is not to be seen in the changelog.
+	end := b.log.LogEnd()
+	p := b.put(false, nil, Row{int32(3), "c", nil})
+	b.kv.mu.Lock() // the flusher waits
+	b.s.land(-1)
+	_, next = changelog(t, b.log, end)
+	hw := b.log.HighWatermark()
+	b.kv.mu.Unlock()
+	if next != end || hw != end || b.s.HighWatermark() == end {
+		t.Fatalf("a reader sees up to %d, %d; the store has what is below %d", next, hw, end)
+	}
+	wait(t, p)
 }
 
 // A batch of which one row is bad changes nothing, also not what later puts find.
