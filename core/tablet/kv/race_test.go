@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 )
@@ -36,4 +37,23 @@ func TestTrimWakesReaders(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("nobody is told of the trim")
 	}
+}
+
+// A put without rows waits for the log like any other: its tablet is not idle.
+func TestIdleWaitsForEveryPut(t *testing.T) {
+	b := simple(t, nil)
+	b.kv.used.Store(math.MinInt64 / 2)
+	if b.kv.Idle() == 0 {
+		t.Fatal("nothing is under way")
+	}
+	p, err := b.kv.Put(context.Background(), Put{SchemaID: 1, WriterID: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kv.used.Store(math.MinInt64 / 2)
+	if n := b.kv.Idle(); n != 0 {
+		t.Fatal("idle for", n)
+	}
+	b.s.land(1)
+	wait(t, p)
 }

@@ -112,7 +112,10 @@ func (t *Tablet) Reconfigure(table Table) error {
 // Idle is for how many nanoseconds nothing was asked of the tablet; 0 while something
 // is under way.
 func (t *Tablet) Idle() int64 {
-	if t.gate.busy() || t.pending.Load() > 0 || len(t.turn) > 0 {
+	t.mu.Lock()
+	waits := len(t.mu.queue) > 0
+	t.mu.Unlock()
+	if waits || t.gate.busy() || len(t.turn) > 0 {
 		return 0
 	}
 	return max(t.cfg.Now().UnixNano()-t.used.Load(), 0)
