@@ -8,6 +8,7 @@ import (
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/fault"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/sim"
@@ -117,6 +118,7 @@ func TestDestroyedKVFilesAreDeletedInTime(t *testing.T) {
 func TestKVOrphansAreSwept(t *testing.T) {
 	cfg := sim.Quiet(1)
 	cfg.PageMax = 2
+	cfg.Coordinator = func(c *coordinator.Config) { c.SweepInterval = 5 * time.Minute }
 	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
 		p := w.StartReady(1)
 		_, ref, id := kvTable(t, p, "t")

@@ -1,0 +1,360 @@
+package kvsnap
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// Store is the open store of a bucket.
+type Store interface {
+	comparable
+	// Checkpoint copies the store to dir, which does not exist: offset is the first one
+	// that is not in it, rows -1 when they are not counted.
+	Checkpoint(ctx context.Context, dir string) (offset mink.Offset, rows int64, err error)
+	// Flushed is the first offset that is not in the store.
+	Flushed() mink.Offset
+	// Appended is how many bytes of changelog came since it opened.
+	Appended() int64
+	// LogBytes is about how many bytes of log [from, to) has.
+	LogBytes(ctx context.Context, from, to mink.Offset) (int64, error)
+}
+
+// Source is a primary-key bucket that this node leads.
+type Source[S Store] struct {
+	Bucket mink.BucketRef
+	Stream mink.StreamID
+	Epoch  mink.LeaderEpoch
+	Open   bool
+	Store  S // when Open
+}
+
+// SchedulerConfig says when snapshots are taken.
+type SchedulerConfig struct {
+	// Interval is how long a changed bucket goes without a snapshot; for each bucket
+	// up to a fifth less, so that they do not come together. Default 10 m.
+	Interval time.Duration
+	// Bytes of changelog make a snapshot worth it before that. Default 64 MiB.
+	Bytes int64
+	// Retained is how many snapshots of a bucket are kept, 1 to kvplan.RetainMax.
+	// Default 2: the one before is for when the newest is damaged.
+	Retained int
+	// Timeout bounds one snapshot; what it has uploaded by then is used by the next.
+	// Default 30 m.
+	Timeout time.Duration
+	// RetryMin is the pause after a first failure, doubled with each up to Interval.
+	// Default 5 s.
+	RetryMin time.Duration
+	Transfer Config
+}
+
+// DefaultScheduler is the configuration of a running node.
+func DefaultScheduler() SchedulerConfig {
+	return SchedulerConfig{Interval: 10 * time.Minute, Bytes: 64 << 20, Retained: 2, Timeout: 30 * time.Minute, RetryMin: 5 * time.Second, Transfer: Default()}
+}
+
+// Validate names the first field that makes no sense.
+func (c SchedulerConfig) Validate() error {
+	switch {
+	case c.Interval <= 0 || c.Bytes < 1 || c.Timeout <= 0 || c.RetryMin <= 0:
+		return fmt.Errorf("KV snapshots: Interval, Bytes, Timeout and RetryMin must be positive: %w", mink.ErrInvalid)
+	case c.Retained < 1 || c.Retained > kvplan.RetainMax:
+		return fmt.Errorf("KV snapshots: %d are retained, 1 to %d are possible: %w", c.Retained, kvplan.RetainMax, mink.ErrInvalid)
+	}
+	return c.Transfer.Validate()
+}
+
+// SchedulerDeps is what a Scheduler works on.
+type SchedulerDeps[S Store] struct {
+	Meta    Meta
+	Objects objstore.Store
+	Nonce   uint64                 // of the node's registration
+	Sources func() []Source[S]     // the primary-key buckets led at the moment, open or not
+	Dir     func() (string, error) // for checkpoints: on the stores' file system
+	Logger  *slog.Logger
+}
+
+// Scheduler takes the snapshots of a node's buckets, one at a time, those that are due.
+// What it knows of a bucket that it cannot rebuild from the view only makes it
+// cheaper. Run has one caller; the rest is safe for concurrent use.
+type Scheduler[S Store] struct {
+	cfg  SchedulerConfig
+	deps SchedulerDeps[S]
+
+	mu      sync.Mutex
+	buckets map[mink.StreamID]*progress[S]
+}
+
+// progress is what is known of a bucket under one leadership.
+type progress[S Store] struct {
+	epoch    mink.LeaderEpoch
+	uploader *Uploader
+	restored *Origin // for the uploader that is to come
+
+	// Of the changes since snapshot `since`, of the store `store`:
+	since   int64 // id of the newest snapshot; 0: none
+	store   S
+	counted bool
+	base    int64     // bytes of log when the counting began
+	began   int64     // Appended() then
+	dirty   time.Time // since when it has changes; zero: it has none
+
+	hurry    bool      // the store is about to be closed
+	failures int       // in a row
+	retry    time.Time // not before
+	stats    BucketStats
+}
+
+// BucketStats is what a bucket's snapshots are doing.
+type BucketStats struct {
+	Running       time.Time // since when one is made; zero: none is
+	Taken         int64     // since this node leads the bucket
+	UploadedFiles int64
+	UploadedBytes int64
+	LastError     string // of the last try; "": it succeeded
+}
+
+// NewScheduler makes a scheduler that has taken none.
+func NewScheduler[S Store](cfg SchedulerConfig, deps SchedulerDeps[S]) *Scheduler[S] {
+	return &Scheduler[S]{cfg: cfg, deps: deps, buckets: map[mink.StreamID]*progress[S]{}}
+}
+
+// Stats answers a bucket's figures.
+func (s *Scheduler[S]) Stats(stream mink.StreamID) BucketStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.buckets[stream]; p != nil {
+		return p.stats
+	}
+	return BucketStats{}
+}
+
+// Restored tells that the store of a leadership was made of a snapshot: its files need
+// not be read to be known.
+func (s *Scheduler[S]) Restored(stream mink.StreamID, epoch mink.LeaderEpoch, o Origin) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.of(stream, epoch)
+	p.restored, p.uploader = &o, nil
+}
+
+// MayClose reports whether a store has nothing that a snapshot should have first. When
+// it has, the next Run takes one, and once it has tried, the store may close whatever
+// came of it: the changes are in the log.
+func (s *Scheduler[S]) MayClose(src Source[S]) bool {
+	newest, _ := s.deps.Meta.View().KVBucket(src.Stream).Newest()
+	if src.Store.Flushed() <= newest.Offset {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.of(src.Stream, src.Epoch)
+	if p.failures > 0 {
+		return true
+	}
+	p.hurry = true
+	return false
+}
+
+// of answers the leadership's progress. Under mu.
+func (s *Scheduler[S]) of(stream mink.StreamID, epoch mink.LeaderEpoch) *progress[S] {
+	p := s.buckets[stream]
+	if p == nil || p.epoch != epoch {
+		p = &progress[S]{epoch: epoch}
+		s.buckets[stream] = p
+	}
+	return p
+}
+
+// Delay is how long a changed bucket waits for its next snapshot: within (0, interval],
+// at least four fifths of it. Which, is a bucket's own.
+func Delay(interval time.Duration, stream mink.StreamID) time.Duration {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, stream)
+	return interval - time.Duration(h.Sum64()%uint64(interval/5+1))
+}
+
+// Run takes a snapshot of every bucket that is due, one after the other, the one with
+// the most changes first. One that fails is tried again later and stops no other.
+func (s *Scheduler[S]) Run(ctx context.Context) error {
+	sources := s.deps.Sources()
+	s.prune(sources)
+	var due []dueBucket[S]
+	var errs []error
+	for _, src := range sources {
+		if !src.Open {
+			continue
+		}
+		d, ok, err := s.look(ctx, src, time.Now())
+		if err != nil {
+			errs = append(errs, fmt.Errorf("changes of bucket %s: %w", src.Bucket, err))
+		}
+		if ok {
+			due = append(due, d)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b dueBucket[S]) int { return cmp.Compare(b.bytes, a.bytes) })
+	for _, d := range due {
+		if ctx.Err() != nil {
+			break
+		}
+		errs = append(errs, s.try(ctx, d.source))
+	}
+	return errors.Join(errs...)
+}
+
+type dueBucket[S Store] struct {
+	source Source[S]
+	bytes  int64
+}
+
+// prune forgets the buckets that are led no more.
+func (s *Scheduler[S]) prune(sources []Source[S]) {
+	led := make(map[mink.StreamID]mink.LeaderEpoch, len(sources))
+	for _, src := range sources {
+		led[src.Stream] = src.Epoch
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, p := range s.buckets {
+		if epoch, ok := led[id]; !ok || epoch > p.epoch {
+			delete(s.buckets, id)
+		}
+	}
+}
+
+// look reports whether a bucket is due.
+func (s *Scheduler[S]) look(ctx context.Context, src Source[S], now time.Time) (dueBucket[S], bool, error) {
+	newest, _ := s.deps.Meta.View().KVBucket(src.Stream).Newest()
+	flushed := src.Store.Flushed()
+	s.mu.Lock()
+	p := s.of(src.Stream, src.Epoch)
+	if p.since != newest.ID || p.store != src.Store {
+		p.since, p.store, p.counted = newest.ID, src.Store, false
+	}
+	if flushed <= newest.Offset {
+		p.dirty, p.hurry = time.Time{}, false
+		p.base, p.began, p.counted = 0, src.Store.Appended(), true
+		s.mu.Unlock()
+		return dueBucket[S]{}, false, nil
+	}
+	if p.dirty.IsZero() {
+		p.dirty = now
+	}
+	count := !p.counted
+	s.mu.Unlock()
+	var err error
+	if count { // once for a store and a snapshot: it reads indexes of objects
+		var base int64
+		began := src.Store.Appended()
+		base, err = src.Store.LogBytes(ctx, newest.Offset, flushed)
+		s.mu.Lock()
+		p.base, p.began, p.counted = base, began, err == nil
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := dueBucket[S]{source: src}
+	if p.counted {
+		d.bytes = p.base + src.Store.Appended() - p.began
+	}
+	due := p.hurry || d.bytes >= s.cfg.Bytes || now.Sub(p.dirty) >= Delay(s.cfg.Interval, src.Stream)
+	return d, due && !now.Before(p.retry), err
+}
+
+// try takes one snapshot and notes what became of it.
+func (s *Scheduler[S]) try(ctx context.Context, src Source[S]) error {
+	s.mu.Lock()
+	p := s.of(src.Stream, src.Epoch)
+	p.stats.Running = time.Now()
+	s.mu.Unlock()
+	r, err := s.snapshot(ctx, src, p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.stats.Running, p.stats.LastError = time.Time{}, ""
+	p.stats.UploadedFiles += int64(r.Uploaded)
+	p.stats.UploadedBytes += r.UploadedBytes
+	p.hurry = false
+	switch {
+	case err == nil:
+		p.failures, p.retry, p.dirty = 0, time.Time{}, time.Time{}
+		p.stats.Taken++
+		return nil
+	case errors.Is(err, mink.ErrClosed), errors.Is(err, mink.ErrFenced), ctx.Err() != nil: // led elsewhere, or this node stops
+		return nil
+	case errors.Is(err, mink.ErrConflict), errors.Is(err, mink.ErrInvalid):
+		p.uploader = nil // what it believes is not so
+	}
+	p.retry = time.Now().Add(min(s.cfg.RetryMin<<min(p.failures, 20), s.cfg.Interval))
+	p.failures++
+	p.stats.LastError = err.Error()
+	return err
+}
+
+// snapshot does it: checkpoint, upload, commit.
+func (s *Scheduler[S]) snapshot(ctx context.Context, src Source[S], p *progress[S]) (Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	began := time.Now()
+	u, err := s.uploader(src, p)
+	if err != nil {
+		return Result{}, err
+	}
+	parent, err := s.deps.Dir()
+	if err != nil {
+		return Result{}, fmt.Errorf("KV snapshot of bucket %s: %w", src.Bucket, err)
+	}
+	dir := filepath.Join(parent, fmt.Sprintf("checkpoint-%d-%d", src.Stream, src.Epoch))
+	if err := os.RemoveAll(dir); err != nil { // of a try that ended without a word
+		return Result{}, fmt.Errorf("KV snapshot of bucket %s: %w", src.Bucket, err)
+	}
+	offset, rows, err := src.Store.Checkpoint(ctx, dir)
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			s.deps.Logger.Error("a checkpoint was not removed", "bucket", src.Bucket.String(), "error", err)
+		}
+	}()
+	if err != nil {
+		return Result{}, err
+	}
+	r, err := u.Upload(ctx, dir, offset, rows, s.deps.Meta.View().KVBucket(src.Stream))
+	if err != nil {
+		return r, err
+	}
+	id, err := Commit(ctx, s.deps.Meta, src.Stream, r.Snapshot, s.cfg.Retained)
+	if err != nil {
+		return r, err
+	}
+	s.deps.Logger.Info("KV snapshot taken", "bucket", src.Bucket.String(), "snapshot", id, "offset", offset, "rows", rows, "files", len(r.Snapshot.Files),
+		"bytes", r.Snapshot.Bytes(), "uploaded_bytes", r.UploadedBytes, "took", time.Since(began).Round(time.Millisecond).String())
+	return r, nil
+}
+
+func (s *Scheduler[S]) uploader(src Source[S], p *progress[S]) (*Uploader, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.uploader == nil {
+		u, err := NewUploader(s.cfg.Transfer, s.deps.Objects, src.Bucket, src.Epoch, s.deps.Nonce)
+		if err != nil {
+			return nil, err
+		}
+		p.uploader = u
+	}
+	if p.restored != nil {
+		p.uploader.Restored(*p.restored)
+		p.restored = nil
+	}
+	return p.uploader, nil
+}
