@@ -521,6 +521,7 @@ func (b *buckets) stats() []BucketStats {
 		} else if e.kv.err != nil {
 			s.Error = e.kv.err.Error()
 		}
+		s.KVSnapshot = b.snapshotStats(e)
 		out = append(out, s)
 	}
 	return out

@@ -30,10 +30,11 @@ type check struct {
 // Check compares the metadata with the object store: every object that is named
 // exists with its size and its index's checksum, the ranges that streams name
 // are in it without holes, every stream is contiguous, every slot that a
-// write-ahead log may still need for recovery is sound, and no slot or object of
+// write-ahead log may still need for recovery is sound, every file of a KV snapshot is
+// there, and no slot, object or file of
 // an ended epoch is on the store that nothing names any more and that the sweep
-// would not remove. Deep reads and verifies every named block and every such slot
-// too. It reads one view and one object at a time; what was destroyed since the
+// would not remove. Deep reads and verifies every named block, every such slot and
+// every such file too. It reads one view and one object at a time; what was destroyed since the
 // view is no problem. An error says that the store could not be asked.
 func (n *Node) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
 	c := &check{node: n, view: n.View(), deep: deep}
@@ -46,11 +47,10 @@ func (n *Node) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
 			return api.CheckReport{}, err
 		}
 	}
-	if err := c.logs(ctx); err != nil {
-		return api.CheckReport{}, err
-	}
-	if err := c.orphans(ctx); err != nil {
-		return api.CheckReport{}, err
+	for _, part := range []func(context.Context) error{c.snapshots, c.logs, c.orphans} {
+		if err := part(ctx); err != nil {
+			return api.CheckReport{}, err
+		}
 	}
 	c.report.Clean = len(c.report.Problems) == 0
 	return c.report, nil
@@ -244,7 +244,7 @@ func (c *check) orphans(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return c.kvOrphans(ctx)
 }
 
 func (c *check) orphansBelow(ctx context.Context, named map[string]bool, store objstore.Store, prefix string) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet/kv"
+	"github.com/mink-project/mink/core/tablet/kv/kvsnap"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -65,7 +66,9 @@ type Config struct {
 	// filled in.
 	KV       kv.Config
 	KVShared kv.SharedConfig
-	Stream   stream.Config
+	// KVSnapshots says when the stores of primary-key buckets are uploaded, and how.
+	KVSnapshots kvsnap.SchedulerConfig
+	Stream      stream.Config
 }
 
 // Default is the configuration of a node with id 1, without Stream, which
@@ -78,7 +81,7 @@ func Default() Config {
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
 		GroupsMax: 100_000, GroupOffsetsMax: 100_000, GroupOffsetsTotalMax: 1_000_000,
-		KVIdleClose: 10 * time.Minute, KV: kv.Default(), KVShared: kv.DefaultShared(),
+		KVIdleClose: 10 * time.Minute, KV: kv.Default(), KVShared: kv.DefaultShared(), KVSnapshots: kvsnap.DefaultScheduler(),
 	}
 }
 
@@ -102,6 +105,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: KVIdleClose is %s, must be positive: %w", c.KVIdleClose, mink.ErrInvalid)
 	}
 	if err := c.KVShared.Validate(); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	if err := c.KVSnapshots.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
 	if err := c.Stream.Validate(); err != nil {

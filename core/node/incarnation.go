@@ -14,6 +14,7 @@ import (
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/core/stream/wal"
 	"github.com/mink-project/mink/core/tablet"
+	"github.com/mink-project/mink/core/tablet/kv/kvsnap"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -36,6 +37,8 @@ type incarnation struct {
 	retention *loop.Loop
 	cleaning  *loop.Loop
 	idle      *loop.Loop // closes stores
+	snapshots *kvsnap.Scheduler[kvSource]
+	snapshot  *loop.Loop // runs snapshots
 	groups    *groupCommits
 	rowless   chan struct{} // told once when the database has lost this epoch's row
 }
@@ -148,6 +151,8 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	inc.groups = newGroupCommits(n.cfg, n.deps.Meta.Propose)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
 	inc.cleaning = loop.New("topic cleaning", n.cfg.TopicCleaningInterval, n.logger, newCleaner(inc.buckets, n.cfg.TopicCleaningInterval).clean)
+	inc.snapshots = inc.newSnapshots()
+	inc.snapshot = loop.New("KV snapshots", snapshotLook(n.cfg.KVSnapshots.Interval), n.logger, inc.snapshots.Run)
 	inc.idle = loop.New("idle stores", max(n.cfg.KVIdleClose/4, time.Second), n.logger, inc.buckets.idleKV)
 	return inc, nil
 }
@@ -176,6 +181,7 @@ func (inc *incarnation) run(ctx context.Context) error {
 	g.Go(func() error { return inc.retention.Run(gctx) })
 	g.Go(func() error { return inc.cleaning.Run(gctx) })
 	g.Go(func() error { return inc.idle.Run(gctx) })
+	g.Go(func() error { return inc.snapshot.Run(gctx) })
 	g.Go(func() error { return inc.groups.run(gctx) })
 	g.Go(func() error { return inc.watchSeal(gctx) })
 	err := g.Wait()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
-	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -169,6 +168,7 @@ func (b *buckets) openKVTablet(e *bucket, table *cluster.Table) (*kv.Tablet, err
 	cfg.Table = kvTable(table)
 	cfg.Shared, cfg.Dir, cfg.Logger = shared, b.kvDir(e), n.logger
 	cfg.LeaseIDs = func(ctx context.Context, count int64) (int64, int64, error) { return n.leaseIDs(ctx, e, count) }
+	cfg.Restore = func(ctx context.Context, dir string) (mink.Offset, bool, error) { return b.restoreKV(ctx, e, dir) }
 	began := time.Now()
 	t, err := kv.Open(b.kv.ctx, e.log, cfg)
 	if err != nil {
@@ -180,16 +180,11 @@ func (b *buckets) openKVTablet(e *bucket, table *cluster.Table) (*kv.Tablet, err
 
 // leaseIDs takes numbers of the table's auto-increment column for this leadership.
 func (n *Node) leaseIDs(ctx context.Context, e *bucket, count int64) (first, last int64, err error) {
-	r, err := n.one(ctx, &clusterpb.Command{Kind: &clusterpb.Command_LeaseAutoIncrement{LeaseAutoIncrement: &clusterpb.LeaseAutoIncrement{
-		Stream: int64(e.id), LeaderEpoch: int32(e.epoch), Count: int32(min(count, cluster.MaxAutoIncrementLease)),
-	}}})
+	r, err := n.one(ctx, cluster.LeaseAutoIncrementCommand(e.id, e.epoch, int(min(count, cluster.MaxAutoIncrementLease))))
 	if err != nil {
 		return 0, 0, err
 	}
-	if len(r.Ids) != 2 {
-		return 0, 0, fmt.Errorf("lease of auto-increment numbers: %d numbers in the answer: %w", len(r.Ids), mink.ErrCorrupt)
-	}
-	return r.Ids[0], r.Ids[1], nil
+	return cluster.LeasedNumbers(r)
 }
 
 // kvDir is a leadership's working directory; "" while there is no home.
@@ -258,8 +253,11 @@ func (b *buckets) idleKV(context.Context) error {
 		if k.tablet == nil || k.busy != nil || b.mu.closed {
 			continue
 		}
-		if time.Duration(k.tablet.Idle()) >= limit || k.tablet.Err() != nil {
+		switch idle := time.Duration(k.tablet.Idle()) >= limit; {
+		case k.tablet.Err() != nil, idle && b.inc.snapshots.MayClose(e.source()):
 			b.startKV(e, func() { b.closeKV(e) })
+		case idle: // once its changes are in a snapshot
+			b.inc.snapshot.Trigger()
 		}
 	}
 	return nil

@@ -279,8 +279,9 @@ type BucketStats struct {
 	HighWatermark mink.Offset
 	LogEnd        mink.Offset
 	Clean         tablet.CleanStats
-	KV            *kv.Stats // of a primary-key table, while its store is open
-	Error         string    // why it is not open, or its store
+	KV            *kv.Stats        // of a primary-key table, while its store is open
+	KVSnapshot    *KVSnapshotStats // of a primary-key table
+	Error         string           // why it is not open, or its store
 }
 
 // Stats answers a snapshot of the node's figures.
@@ -295,7 +296,7 @@ func (n *Node) Stats() Stats {
 	s.Epoch = inc.epoch
 	s.Buckets = inc.buckets.stats()
 	s.Engine = inc.engine.Stats()
-	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status(), inc.cleaning.Status(), inc.idle.Status())
+	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status(), inc.cleaning.Status(), inc.idle.Status(), inc.snapshot.Status())
 	return s
 }
 

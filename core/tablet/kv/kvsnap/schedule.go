@@ -238,7 +238,7 @@ func (s *Scheduler[S]) prune(sources []Source[S]) {
 // look reports whether a bucket is due.
 func (s *Scheduler[S]) look(ctx context.Context, src Source[S], now time.Time) (dueBucket[S], bool, error) {
 	newest, _ := s.deps.Meta.View().KVBucket(src.Stream).Newest()
-	flushed := src.Store.Flushed()
+	flushed, appended := src.Store.Flushed(), src.Store.Appended()
 	s.mu.Lock()
 	p := s.of(src.Stream, src.Epoch)
 	if p.since != newest.ID || p.store != src.Store {
@@ -246,7 +246,7 @@ func (s *Scheduler[S]) look(ctx context.Context, src Source[S], now time.Time) (
 	}
 	if flushed <= newest.Offset {
 		p.dirty, p.hurry = time.Time{}, false
-		p.base, p.began, p.counted = 0, src.Store.Appended(), true
+		p.base, p.began, p.counted = 0, appended, true
 		s.mu.Unlock()
 		return dueBucket[S]{}, false, nil
 	}
@@ -258,17 +258,16 @@ func (s *Scheduler[S]) look(ctx context.Context, src Source[S], now time.Time) (
 	var err error
 	if count { // once for a store and a snapshot: it reads indexes of objects
 		var base int64
-		began := src.Store.Appended()
 		base, err = src.Store.LogBytes(ctx, newest.Offset, flushed)
 		s.mu.Lock()
-		p.base, p.began, p.counted = base, began, err == nil
+		p.base, p.began, p.counted = base, appended, err == nil
 		s.mu.Unlock()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := dueBucket[S]{source: src}
 	if p.counted {
-		d.bytes = p.base + src.Store.Appended() - p.began
+		d.bytes = p.base + appended - p.began
 	}
 	due := p.hurry || d.bytes >= s.cfg.Bytes || now.Sub(p.dirty) >= Delay(s.cfg.Interval, src.Stream)
 	return d, due && !now.Before(p.retry), err
