@@ -104,6 +104,7 @@ func (a *app) printStats(s api.Stats) {
 		rows = append(rows, []string{b.Table, b.Bucket.String(), fmt.Sprint(b.LeaderEpoch), b.LogStart.String(), b.HighWatermark.String(), b.LogEnd.String(), fmt.Sprint(b.Quarantined), fmt.Sprint(b.Refused), b.Error})
 	}
 	a.printTable([]string{"table", "bucket", "epoch", "log start", "high watermark", "log end", "quarantined", "refused", "error"}, rows)
+	a.printKVSnapshots(s.Buckets)
 	rows = nil
 	for _, l := range s.Loops {
 		rows = append(rows, []string{l.Name, (time.Duration(l.IntervalMs) * time.Millisecond).String(), timeOf(l.LastMs), timeOf(l.NextMs), fmt.Sprint(l.Runs), fmt.Sprint(l.Failures), l.LastError})
@@ -115,6 +116,25 @@ func (a *app) printStats(s api.Stats) {
 	}
 	a.printTable([]string{"figure", "value"}, rows)
 	a.printPlugins(s.Plugins)
+}
+
+// printKVSnapshots lists the snapshots of primary-key buckets, when there are any such.
+func (a *app) printKVSnapshots(buckets []api.BucketStats) {
+	var rows [][]string
+	for _, b := range buckets {
+		k := b.KVSnapshot
+		if k == nil {
+			continue
+		}
+		state := "-"
+		if k.RunningMs != 0 {
+			state = "since " + timeOf(k.RunningMs)
+		}
+		rows = append(rows, []string{b.Table, b.Bucket.String(), fmt.Sprint(k.ID), k.Offset.String(), fmt.Sprint(k.Rows), fmt.Sprint(k.Files), humanize.IBytes(uint64(max(k.Bytes, 0))), timeOf(k.TakenMs), fmt.Sprint(k.Retained), state, k.Error})
+	}
+	if len(rows) > 0 {
+		a.printTable([]string{"KV snapshots of", "bucket", "newest", "offset", "rows", "files", "size", "taken", "retained", "running", "last error"}, rows)
+	}
 }
 
 func (a *app) printPlugins(plugins []api.PluginStats) {

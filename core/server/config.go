@@ -21,6 +21,7 @@ import (
 
 	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/nearest"
 )
 
@@ -59,6 +60,9 @@ type Config struct {
 	CoordinatorTick          units.Duration `koanf:"coordinator_tick" doc:"How often the lease holder looks for buckets without a leader, partitions to make or drop, and things that expired."`
 	MetadataSnapshotInterval units.Duration `koanf:"metadata_snapshot_interval" doc:"How often the lease holder writes a snapshot of the metadata and truncates its log."`
 	LogRetentionInterval     units.Duration `koanf:"log_retention_interval" doc:"How often leaders trim their buckets by log_ttl and log_max_bytes."`
+	KVSnapshotInterval       units.Duration `koanf:"kv_snapshot_interval" doc:"How long a primary-key bucket that changed goes without a snapshot of its store; up to a fifth less, each bucket its own time. A snapshot is what a new leader starts from, and what lets the log be trimmed."`
+	KVSnapshotBytes          units.Size     `koanf:"kv_snapshot_bytes" doc:"Changelog since the last snapshot that makes the next one due before its time: about what a new leader has to replay."`
+	KVSnapshotsRetained      int32          `koanf:"kv_snapshots_retained" doc:"Snapshots kept of each primary-key bucket, 1 to 10. The log is kept from the oldest one on: an older one serves when a newer one turns out damaged."`
 	TopicCleaningInterval    units.Duration `koanf:"topic_cleaning_interval" doc:"How often leaders look for buckets of compacted topics that are due to be cleaned."`
 	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
 	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
@@ -94,7 +98,8 @@ func DefaultConfig() Config {
 		Listen: "127.0.0.1:9123", KafkaListen: "127.0.0.1:9092", HTTPListen: "127.0.0.1:9190",
 		LogLevel: "info", LogFormat: "auto",
 		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
-		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute), TopicCleaningInterval: dur(time.Minute),
+		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
+		KVSnapshotInterval: dur(10 * time.Minute), KVSnapshotBytes: 64 << 20, KVSnapshotsRetained: 2, TopicCleaningInterval: dur(time.Minute),
 		ProducerOffsetsTTL: dur(24 * time.Hour), GroupOffsetsRetention: dur(7 * 24 * time.Hour),
 		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
@@ -228,6 +233,12 @@ func (c Config) Validate() error {
 	if c.DefaultPartitions < 1 || c.DefaultPartitions > 4096 {
 		fail("default_partitions is %d; it must be within 1..4096", c.DefaultPartitions)
 	}
+	if c.KVSnapshotsRetained < 1 || c.KVSnapshotsRetained > kvplan.RetainMax {
+		fail("kv_snapshots_retained is %d; it must be within 1..%d", c.KVSnapshotsRetained, kvplan.RetainMax)
+	}
+	if c.KVSnapshotBytes < 1<<20 {
+		fail("kv_snapshot_bytes is %s; it must be at least 1MiB", c.KVSnapshotBytes)
+	}
 	if c.GroupMembersMax < 1 {
 		fail("group_members_max is %d; it must be 1 or more", c.GroupMembersMax)
 	}
@@ -239,6 +250,7 @@ func (c Config) Validate() error {
 		{"lease_ttl", c.LeaseTTL, time.Second}, {"coordinator_tick", c.CoordinatorTick, 100 * time.Millisecond},
 		{"metadata_snapshot_interval", c.MetadataSnapshotInterval, time.Second},
 		{"log_retention_interval", c.LogRetentionInterval, 100 * time.Millisecond},
+		{"kv_snapshot_interval", c.KVSnapshotInterval, time.Second},
 		{"topic_cleaning_interval", c.TopicCleaningInterval, 100 * time.Millisecond},
 		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
 		{"group_offsets_retention", c.GroupOffsetsRetention, time.Second},

@@ -132,6 +132,7 @@ func (b flightBackend) Stats() api.Stats {
 			st := l.Stats()
 			row.Quarantined, row.Refused = st.Quarantined, st.Refused
 		}
+		row.KVSnapshot = kvSnapshotOf(e.KVSnapshot)
 		out.Buckets = append(out.Buckets, row)
 	}
 	loops := b.parts.loopsOf(s)
@@ -148,6 +149,16 @@ func (b flightBackend) Stats() api.Stats {
 	}
 	out.Plugins = b.parts.pluginStats()
 	return out
+}
+
+func kvSnapshotOf(s *node.KVSnapshotStats) *api.KVSnapshotStats {
+	if s == nil {
+		return nil
+	}
+	return &api.KVSnapshotStats{
+		ID: s.Newest.ID, Offset: s.Newest.Offset, Rows: s.Newest.Rows, Files: len(s.Newest.Files), Bytes: s.Newest.Bytes(), TakenMs: s.Newest.CommittedMs,
+		Retained: s.Retained, RunningMs: millis(s.Running), UploadedBytes: s.UploadedBytes, Error: s.LastError,
+	}
 }
 
 // millis is 0 for a time that has not come.

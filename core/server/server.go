@@ -173,6 +173,8 @@ func (p *parts) buildNode() (err error) {
 	ncfg.FlightAddress, ncfg.KafkaAddress, ncfg.HTTPAddress = a.Flight, a.Kafka, a.HTTP
 	ncfg.LeaseTTL = time.Duration(p.cfg.LeaseTTL)
 	ncfg.LogRetentionInterval = time.Duration(p.cfg.LogRetentionInterval)
+	ncfg.KVSnapshots.Interval, ncfg.KVSnapshots.Bytes = time.Duration(p.cfg.KVSnapshotInterval), int64(p.cfg.KVSnapshotBytes)
+	ncfg.KVSnapshots.Retained = int(p.cfg.KVSnapshotsRetained)
 	ncfg.TopicCleaningInterval = time.Duration(p.cfg.TopicCleaningInterval)
 	ncfg.CleanMapBytes = min(ncfg.CleanMapBytes, memoryLimit()/32)
 	ncfg.GroupCommitInterval = time.Duration(p.cfg.GroupCommitInterval)

@@ -250,7 +250,23 @@ type BucketStats struct {
 	CleanedEnd    mink.Offset      `json:"cleaned_end,omitempty"`     // of a compacted topic: below it a key is there once
 	Removed       int64            `json:"removed_records,omitempty"` // by cleanings since the bucket opened here
 	CleanError    string           `json:"clean_error,omitempty"`     // of the last cleaning
+	KVSnapshot    *KVSnapshotStats `json:"kv_snapshot,omitempty"`     // of a primary-key table
 	Error         string           `json:"error,omitempty"`
+}
+
+// KVSnapshotStats are the snapshots of a primary-key bucket's store: the newest one,
+// zeros when there is none, and what its leader is doing. Times are ms since 1970.
+type KVSnapshotStats struct {
+	ID            int64       `json:"id"`
+	Offset        mink.Offset `json:"offset"` // a recovery reads the log from here
+	Rows          int64       `json:"rows"`   // -1: not counted
+	Files         int         `json:"files"`
+	Bytes         int64       `json:"bytes"`
+	TakenMs       int64       `json:"taken_ms"`
+	Retained      int         `json:"retained"`
+	RunningMs     int64       `json:"running_ms,omitempty"` // since when the next one is made; 0: it is not
+	UploadedBytes int64       `json:"uploaded_bytes"`       // by this leader
+	Error         string      `json:"error,omitempty"`      // of its last try
 }
 
 // Loop is one periodic job of the node. Times are ms since 1970, 0: not yet.
