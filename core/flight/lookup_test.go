@@ -528,7 +528,7 @@ func TestLookupStreamRefused(t *testing.T) {
 // A store that is closed between two calls is opened again; one that does not open is
 // not waited for longer than a caller waits, or the node.
 func TestStoresThatAreClosed(t *testing.T) {
-	w := newWorld(t, func(c *flight.Config) { c.ThrottleWait = 300 * time.Millisecond })
+	w := newWorld(t, func(c *flight.Config) { c.ThrottleWait = 1500 * time.Millisecond })
 	w.table(itemColumns, itemKey)
 	w.mustPutBy(path("db", "t"), []string{"shop", "id"}, `{"shop":"a","id":1}`)
 	idle := fmt.Errorf("nobody used it: %w", mink.ErrClosed)
