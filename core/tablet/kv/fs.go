@@ -15,7 +15,8 @@ import (
 // The first write that fails (a full disk, a directory that somebody removed) ends the
 // store. What is written from then on goes nowhere, and succeeds: Pebble tries a failed
 // flush again without a pause and without end, and commits, checkpoints and the end of
-// the store would wait for it.
+// the store would wait for it. Manifests are not written then either: what the directory
+// has is as of an earlier moment, if it opens at all.
 type workFS struct {
 	vfs.FS
 	failed *failure
