@@ -327,7 +327,7 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	}
 	ccfg := coordinator.Default()
 	ccfg.LeaseTTL, ccfg.Tick, ccfg.SnapshotInterval, ccfg.SnapshotEntries = w.cfg.LeaseTTL, w.cfg.LeaseTTL/6, 5*time.Second, 50
-	ccfg.WALWindow = ncfg.Stream.WALWindow
+	ccfg.WALWindow, ccfg.CleanInterval, ccfg.SweepInterval = ncfg.Stream.WALWindow, ncfg.Stream.CleanInterval, ncfg.Stream.SweepInterval
 	if w.cfg.Coordinator != nil {
 		w.cfg.Coordinator(&ccfg)
 	}
