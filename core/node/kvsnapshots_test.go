@@ -228,7 +228,6 @@ func TestAllSnapshotsDamagedAndTheLogWhole(t *testing.T) {
 // snapshots live reads on.
 func TestSlowReaderOutlivesSnapshots(t *testing.T) {
 	cfg := snapshotWorld()
-	cfg.Coordinator = nil
 	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
 		ctx := context.Background()
 		p := w.StartReady(1)
