@@ -26,6 +26,9 @@ if [ "$what" = all ] || [ "$what" = engine ]; then
 	# In virtual time: latencies of the schedule, not of this machine.
 	go test -run TestAckFigures -v -timeout 20m ./core/stream -ack-figures >$out/ack.txt || { cat $out/ack.txt; exit 1; }
 	sed -n 's/^ *ack_figures_test.go:[0-9]*: //p' $out/ack.txt
+	# Primary-key tables: the tablet against its store alone. Aims: lookups 0.70, upserts 0.35.
+	go test -run TestRatios -v -timeout 60m ./core/tablet/kv -ratios "$((n < 10 ? 10 : n))" >$out/kv.txt || { cat $out/kv.txt; exit 1; }
+	sed -n 's/^ *bench_test.go:[0-9]*: //p' $out/kv.txt
 	for f in engine paths; do
 		go run $benchstat $out/$f.txt
 	done

@@ -159,7 +159,7 @@ func seconds(f func()) float64 {
 	return time.Since(at).Seconds()
 }
 
-// TestRatios measures tablet against raw Pebble, round by round: go test
+// TestRatios measures tablet against raw Pebble, round by round (make bench): go test
 // ./core/tablet/kv -run Ratios -ratios 10 -v. It asserts nothing.
 func TestRatios(t *testing.T) {
 	if *ratioRounds == 0 {
