@@ -73,6 +73,7 @@ func (b *buckets) restoreKV(ctx context.Context, e *bucket, dir string) (mink.Of
 	o, ok, err := kvsnap.RestoreNewest(ctx, n.cfg.KVSnapshots.Transfer, n.deps.Objects, e.ref, retained, dir, n.logger)
 	if errors.Is(err, mink.ErrCorrupt) && e.log.LogStart() == 0 {
 		n.logger.Error("no KV snapshot can be restored; the whole changelog is read", "bucket", e.ref.String(), "error", err)
+		b.inc.snapshots.Restored(e.id, e.epoch, o)
 		return 0, false, nil
 	}
 	if err != nil || !ok {

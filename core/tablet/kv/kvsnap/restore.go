@@ -15,11 +15,12 @@ import (
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// Origin is which files of a restored directory hold which content. The zero Origin
-// knows of none.
+// Origin is which files of a restored directory hold which content, and which files on
+// the store are not to be relied on. The zero Origin knows of none.
 type Origin struct {
 	Snapshot kvplan.Snapshot
 	files    map[string]hashedFile
+	doubted  []kvplan.File // of snapshots that are damaged, as far as nothing shows that they are whole
 }
 
 // Restore makes dir of the snapshot: the files that Upload found, byte for byte. dir
@@ -111,7 +112,8 @@ const viewsMax = 3
 // RestoreNewest restores the newest retained snapshot, or when that is damaged the one
 // before. retained answers the bucket's retained snapshots as of now, oldest first;
 // they are asked for again when a file is gone. false: there is none. mink.ErrCorrupt:
-// none of them can be restored, the error says why for each.
+// none of them can be restored, the error says why for each, and the Origin is what an
+// Uploader must know if the store is built of the log instead.
 func RestoreNewest(ctx context.Context, cfg Config, store objstore.Store, bucket mink.BucketRef, retained func() []kvplan.Snapshot, dir string, logger *slog.Logger) (Origin, bool, error) {
 	var errs []error
 	for range viewsMax {
@@ -125,6 +127,7 @@ func RestoreNewest(ctx context.Context, cfg Config, store objstore.Store, bucket
 			o, err := Restore(ctx, cfg, store, bucket, list[i], dir)
 			switch {
 			case err == nil:
+				o.doubted = kvplan.FilesOf(list[i+1:], list[i:i+1])
 				return o, true, nil
 			case errors.Is(err, objstore.ErrNotExist):
 				stale = !retains(retained(), list[i])
@@ -137,7 +140,7 @@ func RestoreNewest(ctx context.Context, cfg Config, store objstore.Store, bucket
 			errs = append(errs, err)
 		}
 		if !stale {
-			return Origin{}, false, fmt.Errorf("bucket %s: none of %d KV snapshots can be restored: %w: %w", bucket, len(list), mink.ErrCorrupt, errors.Join(errs...))
+			return Origin{doubted: kvplan.FilesOf(list, nil)}, false, fmt.Errorf("bucket %s: none of %d KV snapshots can be restored: %w: %w", bucket, len(list), mink.ErrCorrupt, errors.Join(errs...))
 		}
 	}
 	return Origin{}, false, fmt.Errorf("bucket %s: KV snapshots went while they were read, %d times: %w: %w", bucket, viewsMax, mink.ErrUnavailable, errors.Join(errs...))

@@ -101,7 +101,7 @@ type Scheduler[S Store] struct {
 type progress[S Store] struct {
 	epoch    mink.LeaderEpoch
 	uploader *Uploader
-	restored *Origin // for the uploader that is to come
+	restored *Origin // for uploaders that are to come
 
 	// Of the changes since snapshot `since`, of the store `store`:
 	since   int64 // id of the newest snapshot; 0: none
@@ -141,8 +141,8 @@ func (s *Scheduler[S]) Stats(stream mink.StreamID) BucketStats {
 	return BucketStats{}
 }
 
-// Restored tells that the store of a leadership was made of a snapshot: its files need
-// not be read to be known.
+// Restored tells that the store of a leadership was made of a snapshot, or of the log
+// because all were damaged: what RestoreNewest answered.
 func (s *Scheduler[S]) Restored(stream mink.StreamID, epoch mink.LeaderEpoch, o Origin) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,11 +349,10 @@ func (s *Scheduler[S]) uploader(src Source[S], p *progress[S]) (*Uploader, error
 		if err != nil {
 			return nil, err
 		}
+		if p.restored != nil {
+			u.Restored(*p.restored)
+		}
 		p.uploader = u
-	}
-	if p.restored != nil {
-		p.uploader.Restored(*p.restored)
-		p.restored = nil
 	}
 	return p.uploader, nil
 }

@@ -532,6 +532,54 @@ func TestRestoreWhileFilesGo(t *testing.T) {
 }
 
 // A store that does not answer is no reason to take an older snapshot.
+// A store that was built of the log, or of an older snapshot, may come to a file of the
+// same bytes as the damaged one: it is uploaded, not named again. What the older snapshot
+// shares with the damaged one was read, and is.
+func TestDamagedFilesAreNotNamedAgain(t *testing.T) {
+	for _, whole := range []bool{false, true} { // the log: no snapshot is of use
+		store, m := newStore(t), newMeta(t)
+		m.append(t, 10)
+		u, work := newUploader(t, store, 1), t.TempDir()
+		old := local{"000001.sst": content(7, 10), "OPTIONS": nil}
+		now := with(old, "000002.sst", content(8, 20))
+		for i, l := range []local{old, now} {
+			r, err := u.Upload(t.Context(), l.write(t, work), mink.Offset(i+1), 1, m.View().KVBucket(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Commit(t.Context(), m, 1, r.Snapshot, 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		retained := func() []kvplan.Snapshot { return m.View().KVSnapshots(1) }
+		bad := retained()[1].Files[2]
+		if whole {
+			bad = retained()[1].Files[1]
+		}
+		damage(t, store, kvplan.BucketFile{Bucket: testBucket, File: bad}, false)
+		m.failOver(t)
+		o, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, retained, filepath.Join(t.TempDir(), "restored"), slog.New(slog.DiscardHandler))
+		if ok == whole || errors.Is(err, mink.ErrCorrupt) != whole {
+			t.Fatal(ok, err)
+		}
+		next := newUploader(t, store, 2)
+		next.Restored(o)
+		r, err := next.Upload(t.Context(), now.write(t, t.TempDir()), 3, 1, m.View().KVBucket(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := map[bool]int{false: 1, true: 0}[whole]; r.Reused != want {
+			t.Errorf("whole log %v: %d files are named again, not %d", whole, r.Reused, want)
+		}
+		if _, err := Commit(t.Context(), m, 1, r.Snapshot, 2); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Restore(t.Context(), small(), store, testBucket, retained()[1], filepath.Join(t.TempDir(), "again")); err != nil {
+			t.Fatalf("whole log %v: %v", whole, err)
+		}
+	}
+}
+
 func TestUnavailableStoreIsNoDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Config{})

@@ -31,6 +31,7 @@ type Uploader struct {
 	last    uint64                           // number given out
 	hashed  map[string]hashedFile            // by name
 	waiting map[kvplan.ContentID]kvplan.File // uploaded here and in no snapshot that the metadata showed yet
+	doubted []kvplan.File                    // named by snapshots that turned out damaged: never named again
 }
 
 // hashedFile is a table file whose content is known. Checkpoints are hard links: the
@@ -65,8 +66,13 @@ type Result struct {
 }
 
 // Restored tells the uploader of files in the store's directory that came from the
-// object store: they need not be read again to be known.
-func (u *Uploader) Restored(o Origin) { maps.Copy(u.hashed, o.files) }
+// object store: they need not be read again to be known. Files of snapshots that could
+// not be restored are uploaded anew when the store has their content again: compactions
+// of the same rows make the same bytes.
+func (u *Uploader) Restored(o Origin) {
+	maps.Copy(u.hashed, o.files)
+	u.doubted = append(u.doubted, o.doubted...)
+}
 
 // shared reports that a file never changes under its name: Pebble's tables and their
 // separated values.
@@ -223,7 +229,9 @@ func (u *Uploader) choose(tables []table, known *kvplan.Bucket, h *head, r *Resu
 	there := maps.Clone(u.waiting)
 	if known != nil {
 		for _, f := range kvplan.FilesOf(known.Snapshots, nil) {
-			there[f.Content] = f
+			if !slices.ContainsFunc(u.doubted, f.Same) {
+				there[f.Content] = f
+			}
 		}
 	}
 	index := map[kvplan.ContentID]int{}
