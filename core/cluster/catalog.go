@@ -124,6 +124,9 @@ func (t *txn) alterTable(c *clusterpb.AlterTable) *clusterpb.Result {
 	}
 	next.ModifiedMs = t.s.timeMs
 	t.s.tables.set(next.ID, next)
+	if column, _ := autoIncrementColumn(&next.Descriptor.Schema); column == "" { // dropped, perhaps: no other can be added
+		t.s.autoIncrement.del(next.ID)
+	}
 	for _, p := range short {
 		grown := *p
 		grown.Streams = slices.Concat(p.Streams, t.newStreams(p.Table, p.ID, d.BucketCount, next.Descriptor.BucketCount))
