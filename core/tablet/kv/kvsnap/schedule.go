@@ -86,7 +86,8 @@ type SchedulerDeps[S Store] struct {
 	Logger  *slog.Logger
 }
 
-// Scheduler takes the snapshots of a node's buckets, one at a time, those that are due.
+// Scheduler takes the snapshots of a node's buckets, those that are due, one upload at a
+// time.
 // What it knows of a bucket that it cannot rebuild from the view only makes it
 // cheaper. Run has one caller; the rest is safe for concurrent use.
 type Scheduler[S Store] struct {
@@ -186,8 +187,10 @@ func Delay(interval time.Duration, stream mink.StreamID) time.Duration {
 	return interval - time.Duration(h.Sum64()%uint64(interval/5+1))
 }
 
-// Run takes a snapshot of every bucket that is due, one after the other, the one with
-// the most changes first. One that fails is tried again later and stops no other.
+// Run takes a snapshot of every bucket that is due, the one with the most changes first.
+// They are uploaded one after the other, which bounds memory and requests; their commits
+// wait together, since each waits for the log's next upload, seconds later. One that
+// fails is tried again later and stops no other.
 func (s *Scheduler[S]) Run(ctx context.Context) error {
 	sources := s.deps.Sources()
 	s.prune(sources)
@@ -206,13 +209,21 @@ func (s *Scheduler[S]) Run(ctx context.Context) error {
 		}
 	}
 	slices.SortStableFunc(due, func(a, b dueBucket[S]) int { return cmp.Compare(b.bytes, a.bytes) })
-	for _, d := range due {
+	ended := make([]error, len(due))
+	var commits sync.WaitGroup
+	for i, d := range due {
 		if ctx.Err() != nil {
 			break
 		}
-		errs = append(errs, s.try(ctx, d.source))
+		a := s.begin(d.source)
+		if err := s.upload(ctx, a); err != nil {
+			ended[i] = s.end(ctx, a, err)
+			continue
+		}
+		commits.Go(func() { ended[i] = s.end(ctx, a, s.commit(ctx, a)) })
 	}
-	return errors.Join(errs...)
+	commits.Wait()
+	return errors.Join(append(errs, ended...)...)
 }
 
 type dueBucket[S Store] struct {
@@ -273,18 +284,30 @@ func (s *Scheduler[S]) look(ctx context.Context, src Source[S], now time.Time) (
 	return d, due && !now.Before(p.retry), err
 }
 
-// try takes one snapshot and notes what became of it.
-func (s *Scheduler[S]) try(ctx context.Context, src Source[S]) error {
-	s.mu.Lock()
-	p := s.of(src.Stream, src.Epoch)
-	p.stats.Running = time.Now()
-	s.mu.Unlock()
-	r, err := s.snapshot(ctx, src, p)
+// attempt is one try at a snapshot.
+type attempt[S Store] struct {
+	source   Source[S]
+	progress *progress[S]
+	began    time.Time
+	result   Result
+}
+
+func (s *Scheduler[S]) begin(src Source[S]) *attempt[S] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	a := &attempt[S]{source: src, progress: s.of(src.Stream, src.Epoch), began: time.Now()}
+	a.progress.stats.Running = a.began
+	return a
+}
+
+// end notes what became of it.
+func (s *Scheduler[S]) end(ctx context.Context, a *attempt[S], err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := a.progress
 	p.stats.Running, p.stats.LastError = time.Time{}, ""
-	p.stats.UploadedFiles += int64(r.Uploaded)
-	p.stats.UploadedBytes += r.UploadedBytes
+	p.stats.UploadedFiles += int64(a.result.Uploaded)
+	p.stats.UploadedBytes += a.result.UploadedBytes
 	p.hurry = false
 	switch {
 	case err == nil:
@@ -302,22 +325,22 @@ func (s *Scheduler[S]) try(ctx context.Context, src Source[S]) error {
 	return err
 }
 
-// snapshot does it: checkpoint, upload, commit.
-func (s *Scheduler[S]) snapshot(ctx context.Context, src Source[S], p *progress[S]) (Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+// upload makes a checkpoint and brings it to the store.
+func (s *Scheduler[S]) upload(ctx context.Context, a *attempt[S]) error {
+	ctx, cancel := context.WithDeadline(ctx, a.began.Add(s.cfg.Timeout))
 	defer cancel()
-	began := time.Now()
-	u, err := s.uploader(src, p)
+	src := a.source
+	u, err := s.uploader(src, a.progress)
 	if err != nil {
-		return Result{}, err
+		return err
 	}
 	parent, err := s.deps.Dir()
 	if err != nil {
-		return Result{}, fmt.Errorf("KV snapshot of bucket %s: %w", src.Bucket, err)
+		return fmt.Errorf("KV snapshot of bucket %s: %w", src.Bucket, err)
 	}
 	dir := filepath.Join(parent, fmt.Sprintf("checkpoint-%d-%d", src.Stream, src.Epoch))
 	if err := os.RemoveAll(dir); err != nil { // of a try that ended without a word
-		return Result{}, fmt.Errorf("KV snapshot of bucket %s: %w", src.Bucket, err)
+		return fmt.Errorf("KV snapshot of bucket %s: %w", src.Bucket, err)
 	}
 	offset, rows, err := src.Store.Checkpoint(ctx, dir)
 	defer func() {
@@ -326,19 +349,24 @@ func (s *Scheduler[S]) snapshot(ctx context.Context, src Source[S], p *progress[
 		}
 	}()
 	if err != nil {
-		return Result{}, err
+		return err
 	}
-	r, err := u.Upload(ctx, dir, offset, rows, s.deps.Meta.View().KVBucket(src.Stream))
+	a.result, err = u.Upload(ctx, dir, offset, rows, s.deps.Meta.View().KVBucket(src.Stream))
+	return err
+}
+
+// commit makes it count.
+func (s *Scheduler[S]) commit(ctx context.Context, a *attempt[S]) error {
+	ctx, cancel := context.WithDeadline(ctx, a.began.Add(s.cfg.Timeout))
+	defer cancel()
+	k := a.result.Snapshot
+	id, err := Commit(ctx, s.deps.Meta, a.source.Stream, k, s.cfg.Retained)
 	if err != nil {
-		return r, err
+		return err
 	}
-	id, err := Commit(ctx, s.deps.Meta, src.Stream, r.Snapshot, s.cfg.Retained)
-	if err != nil {
-		return r, err
-	}
-	s.deps.Logger.Info("KV snapshot taken", "bucket", src.Bucket.String(), "snapshot", id, "offset", offset, "rows", rows, "files", len(r.Snapshot.Files),
-		"bytes", r.Snapshot.Bytes(), "uploaded_bytes", r.UploadedBytes, "took", time.Since(began).Round(time.Millisecond).String())
-	return r, nil
+	s.deps.Logger.Info("KV snapshot taken", "bucket", a.source.Bucket.String(), "snapshot", id, "offset", k.Offset, "rows", k.Rows, "files", len(k.Files),
+		"bytes", k.Bytes(), "uploaded_bytes", a.result.UploadedBytes, "took", time.Since(a.began).Round(time.Millisecond).String())
+	return nil
 }
 
 func (s *Scheduler[S]) uploader(src Source[S], p *progress[S]) (*Uploader, error) {

@@ -217,6 +217,57 @@ func TestFailuresBackOffAndShow(t *testing.T) {
 	})
 }
 
+// busyStore is written to without a pause: a checkpoint of it is always ahead of what the
+// log has uploaded.
+type busyStore struct{ testStore }
+
+func (s *busyStore) Checkpoint(ctx context.Context, dir string) (mink.Offset, int64, error) {
+	s.flushed++
+	return s.testStore.Checkpoint(ctx, dir)
+}
+
+// The log is uploaded every few seconds. One upload is enough for all that are due:
+// one upload each would leave a node with hundreds of busy buckets behind for ever.
+func TestCommitsWaitTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const buckets = 5
+		m, objects, dir := newMetaOf(t, buckets), fault.New(memstore.New(memstore.Config{}), fault.Config{}), t.TempDir()
+		defer objects.Close()
+		var sources []Source[*busyStore]
+		for i := range buckets {
+			ref := testBucket
+			ref.Index = int32(i)
+			sources = append(sources, Source[*busyStore]{Bucket: ref, Stream: mink.StreamID(i + 1), Epoch: 1, Open: true, Store: &busyStore{testStore{flushed: 1, sizes: []int64{65 << 20}}}})
+		}
+		s := NewScheduler(DefaultScheduler(), SchedulerDeps[*busyStore]{
+			Meta: m, Objects: objects, Nonce: 5, Dir: func() (string, error) { return dir, nil }, Logger: slog.New(slog.DiscardHandler),
+			Sources: func() []Source[*busyStore] { return sources },
+		})
+		done := make(chan error)
+		go func() { done <- s.Run(t.Context()) }()
+		synctest.Wait()
+		for _, src := range sources {
+			if s.Stats(src.Stream).Running.IsZero() || len(src.Store.taken) != 1 {
+				t.Errorf("bucket %s waits for another one's commit", src.Bucket)
+			}
+		}
+		for range buckets { // the rest, if the test has failed
+			for _, src := range sources {
+				m.appendTo(t, src.Stream, src.Store.flushed)
+			}
+			synctest.Wait()
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		for _, src := range sources {
+			if n := len(m.View().KVSnapshots(src.Stream)); n != 1 || s.Stats(src.Stream).Taken != 1 {
+				t.Errorf("bucket %s has %d snapshots, %+v", src.Bucket, n, s.Stats(src.Stream))
+			}
+		}
+	})
+}
+
 // A leadership that ends takes what is known of it along; its store's errors are
 // nobody's concern.
 func TestLeadershipsEnd(t *testing.T) {

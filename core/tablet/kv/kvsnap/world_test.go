@@ -175,12 +175,16 @@ func (m *fakeMeta) must(t testing.TB, c *clusterpb.Command) {
 }
 
 // newMeta has one primary-key table of one bucket, stream 1, led here.
-func newMeta(t testing.TB) *fakeMeta {
+func newMeta(t testing.TB) *fakeMeta { return newMetaOf(t, 1) }
+
+// newMetaOf has so many buckets, streams 1, 2, ...
+func newMetaOf(t testing.TB, buckets int32) *fakeMeta {
+	t.Helper()
 	m := &fakeMeta{}
 	m.mu.state, m.mu.changed = cluster.NewState(), make(chan struct{})
 	m.register(t)
 	m.must(t, &clusterpb.Command{Kind: &clusterpb.Command_CreateDatabase{CreateDatabase: &clusterpb.CreateDatabase{Name: "d"}}})
-	d, err := (&schema.Descriptor{Database: "d", Table: "k", BucketCount: 1, PrimaryKey: []string{"a"}, Schema: schema.Schema{Columns: []schema.Column{{Name: "a", Type: schema.MustParseType("INT")}}}}).Normalize()
+	d, err := (&schema.Descriptor{Database: "d", Table: "k", BucketCount: buckets, PrimaryKey: []string{"a"}, Schema: schema.Schema{Columns: []schema.Column{{Name: "a", Type: schema.MustParseType("INT")}}}}).Normalize()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,16 +197,24 @@ func (m *fakeMeta) register(t testing.TB) {
 	m.must(t, &clusterpb.Command{Kind: &clusterpb.Command_RegisterNode{RegisterNode: &clusterpb.RegisterNode{Node: 1, Nonce: m.View().Index() + 9, FeatureLevel: 1, Version: "test"}}})
 }
 
-// append commits the stream up to the offset.
+// append commits stream 1 up to the offset.
 func (m *fakeMeta) append(t testing.TB, to mink.Offset) {
 	t.Helper()
+	m.appendTo(t, 1, to)
+}
+
+func (m *fakeMeta) appendTo(t testing.TB, stream mink.StreamID, to mink.Offset) {
+	t.Helper()
 	view := m.View()
-	st, _ := view.Stream(1)
+	st, _ := view.Stream(stream)
+	if st.End >= to {
+		return
+	}
 	n, _ := view.Node(1)
 	w, _ := view.WAL(n.Epoch)
 	o := plan.Object{ID: plan.ObjectID{Epoch: n.Epoch, Kind: plan.KindStreamSet, Seq: w.CommitSeq + 1}, WAL: w.ID, Size: 100, IndexPos: 10, IndexLen: 10}
 	m.must(t, cluster.CommitObjectsCommand(plan.CommitObjects{WAL: w.ID, Seq: w.CommitSeq + 1, Objects: []plan.Object{o}, Items: []plan.Item{
-		{Stream: 1, LeaderEpoch: st.Owner.LeaderEpoch, Object: o.ID, Start: st.End, End: to, Checkpoint: true}}}))
+		{Stream: stream, LeaderEpoch: st.Owner.LeaderEpoch, Object: o.ID, Start: st.End, End: to, Checkpoint: true}}}))
 }
 
 // fail over: the next leader epoch, on another node epoch.
