@@ -54,7 +54,7 @@ func (c *check) snapshotFile(ctx context.Context, f kvplan.BucketFile) error {
 }
 
 // damagedSnapshot is what follows from the loss of a file.
-const damagedSnapshot = "the snapshots that share it cannot be restored, an older one and more log are used; restore the object, or write to the bucket until newer snapshots replace them"
+const damagedSnapshot = "the snapshots that share it cannot be restored, an older one and more log are used; restore the object. Its leader names it for as long as its own store has that file: compactions replace it in time, and a leader that starts from an older snapshot, or from the whole log, does without"
 
 // kvOrphans looks for files of KV snapshots that nothing names and that the sweep
 // should have removed.
