@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -30,7 +29,7 @@ func TestPrimaryKeyFlags(t *testing.T) {
 	if c[1].Aggregate != schema.AggregateSum || c[2].Aggregate != schema.AggregateMax || !c[3].AutoIncrement || c[0].Aggregate != "" {
 		t.Errorf("%s", data)
 	}
-	if err := a.printDescription(api.Table{Name: "shop.totals", Descriptor: json.RawMessage(data)}); err != nil {
+	if err := a.printDescription(api.Table{Name: "shop.totals", Descriptor: data}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"primary key, bucket", "sum", "max", "auto-increment", "merge_engine"} {

@@ -118,7 +118,7 @@ func (k *kvModel) compare(before, after *State, b *clusterpb.Batch, results []*c
 			}
 			first, last, err := LeasedNumbers(results[i])
 			if err != nil || first <= k.numbers[st.Bucket.Table] || last < first || last-first >= int64(l.Count) || last > math.MaxInt32 {
-				return fmt.Errorf("table %d: numbers %d to %d behind %d: %v", st.Bucket.Table, first, last, k.numbers[st.Bucket.Table], err)
+				return fmt.Errorf("table %d: numbers %d to %d behind %d: %w", st.Bucket.Table, first, last, k.numbers[st.Bucket.Table], err)
 			}
 			k.numbers[st.Bucket.Table] = last
 		}

@@ -140,7 +140,7 @@ func (r *rowReader) conform(rows arrow.RecordBatch) (arrow.RecordBatch, error) {
 			return nil, err
 		}
 		if r.plan, err = evolve.NewPlan(from, r.target); err != nil {
-			return nil, fmt.Errorf("the table was altered, and its rows do not fit this reader's schema %d (%v); open it anew: %w", r.target.ID, err, mink.ErrUnavailable)
+			return nil, fmt.Errorf("the table was altered, and its rows do not fit this reader's schema %d (%s); open it anew: %w", r.target.ID, err.Error(), mink.ErrUnavailable)
 		}
 		r.seen = s
 	}

@@ -186,7 +186,7 @@ func (f *fake) count(step string) int {
 var errAway = status.Error(codes.Unavailable, "the node is away")
 
 func (f *fake) DoAction(a *flight.Action, stream flight.FlightService_DoActionServer) error {
-	var out any = struct{}{}
+	var out any
 	f.mu.Lock()
 	f.calls[a.Type]++
 	f.mu.Unlock()

@@ -371,7 +371,7 @@ func TestKindsOf(t *testing.T) {
 		{[]waiting{rec(1), del(2), rec(1)}, "false [3 4 4 3]"},
 	} {
 		deletes, changes := kindsOf(c.taken)
-		if got := fmt.Sprint(deletes, changes); got != c.want {
+		if got := fmt.Sprintf("%t %d", deletes, changes); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}

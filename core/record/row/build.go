@@ -227,7 +227,7 @@ func (c *column) append(v []byte) {
 
 // take is the column's data of the type, and empties it.
 func (c *column) take(dt arrow.DataType) arrow.ArrayData {
-	buffer := func(b []byte) *memory.Buffer { return memory.NewBufferBytes(b) }
+	buffer := memory.NewBufferBytes
 	var valid *memory.Buffer
 	if c.nulls > 0 {
 		valid = buffer(c.valid)

@@ -234,7 +234,6 @@ type bed struct {
 	cfg    Config
 	dir    string // one directory per leadership
 	nextID int64
-	seq    int32
 }
 
 func newBed(t testing.TB, d *schema.Descriptor, auto bool, change ...func(*Config)) *bed {

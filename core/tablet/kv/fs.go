@@ -23,7 +23,7 @@ type workFS struct {
 }
 
 func (f workFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if f.failed.get() != nil {
+	if f.failed.is() {
 		return lostFile{}, nil
 	}
 	return f.unsynced(f.FS.Create(name, c))
@@ -66,7 +66,7 @@ type workFile struct {
 }
 
 func (f workFile) Write(p []byte) (int, error) {
-	if f.failed.get() != nil {
+	if f.failed.is() {
 		return len(p), nil
 	}
 	n, err := f.File.Write(p)
@@ -77,7 +77,7 @@ func (f workFile) Write(p []byte) (int, error) {
 }
 
 func (f workFile) WriteAt(p []byte, off int64) (int, error) {
-	if f.failed.get() != nil {
+	if f.failed.is() {
 		return len(p), nil
 	}
 	n, err := f.File.WriteAt(p, off)

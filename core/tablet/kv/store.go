@@ -93,6 +93,8 @@ func (f *failure) set(err error) {
 	}
 }
 
+func (f *failure) is() bool { return f.err.Load() != nil }
+
 func (f *failure) get() error {
 	if e := f.err.Load(); e != nil {
 		return *e

@@ -172,11 +172,10 @@ func TestRequestsAreBounded(t *testing.T) {
 // counting is a store that knows the largest request and the most at once.
 type counting struct {
 	objstore.Store
-	mu            sync.Mutex
-	now, most     int
-	largest       int64
-	withoutParts  bool
-	partsRequests int
+	mu           sync.Mutex
+	now, most    int
+	largest      int64
+	withoutParts bool
 }
 
 func (c *counting) begin(n int64) func() {
