@@ -3,6 +3,7 @@ package node_test
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,13 +44,13 @@ func TestAFailingCleaningIsTriedLessAndLess(t *testing.T) {
 				<-pending.Done()
 			}
 		}
-		reads := 0
+		var reads atomic.Int64
 		rule := p.Faults.Inject(fault.Rule{Ops: fault.Get, Do: fault.FailBefore(objstore.ErrUnavailable), Match: func(c fault.Call) bool {
 			id, _ := p.Node().View().StreamOf(broken[0])
 			s, _ := p.Node().View().Stream(id)
 			for _, o := range s.Objects() {
 				if obj, _ := p.Node().View().Object(o); obj.Key() == c.Key {
-					reads++
+					reads.Add(1)
 					return true
 				}
 			}
@@ -64,8 +65,8 @@ func TestAFailingCleaningIsTriedLessAndLess(t *testing.T) {
 			}
 			return -1
 		}
-		w.Eventually(time.Minute, "a cleaning fails", func() bool { return reads > 0 })
-		perTry := reads
+		w.Eventually(time.Minute, "a cleaning fails", func() bool { return reads.Load() > 0 })
+		perTry := reads.Load()
 		for range 20 { // meanwhile the other one goes on
 			write(good[0])
 			before := cleaned(good[0])
@@ -75,7 +76,7 @@ func TestAFailingCleaningIsTriedLessAndLess(t *testing.T) {
 			}
 		}
 		time.Sleep(64 * every)
-		if tries := reads / perTry; tries < 4 || tries > 12 { // after 1, 2, 4, ... intervals
+		if tries := reads.Load() / perTry; tries < 4 || tries > 12 { // after 1, 2, 4, ... intervals
 			t.Errorf("%d tries in more than 64 intervals", tries)
 		}
 		rule.Remove()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,7 +31,8 @@ type incarnation struct {
 	node      *Node
 	epoch     mink.NodeEpoch
 	nonce     uint64
-	since     time.Time // of its registration
+	since     time.Time                 // of its registration
+	heard     atomic.Pointer[time.Time] // before the last heartbeat that the database took, or the registration
 	engine    *stream.Engine
 	buckets   *buckets
 	heartbeat *loop.Loop
@@ -118,6 +120,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	if err != nil {
 		return nil, err
 	}
+	asked := time.Now()
 	epoch, err := n.deps.Meta.Register(ctx, &clusterpb.RegisterNode{
 		Node: int32(n.cfg.NodeID), Nonce: nonce,
 		FlightAddress: n.cfg.FlightAddress, KafkaAddress: n.cfg.KafkaAddress, HttpAddress: n.cfg.HTTPAddress,
@@ -136,6 +139,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	}
 	n.last = epoch
 	inc := &incarnation{node: n, epoch: epoch, nonce: nonce, since: time.Now(), rowless: make(chan struct{}, 1)}
+	inc.heard.Store(&asked)
 	inc.engine, err = stream.New(n.cfg.Stream, stream.Deps{
 		Objects: n.deps.Objects, WALStore: n.deps.WALStore,
 		WAL:    plan.WALID{Node: n.cfg.NodeID, Epoch: epoch, Nonce: nonce},
@@ -216,6 +220,7 @@ func (inc *incarnation) beat(ctx context.Context) error {
 	n := inc.node
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/4)
 	defer cancel()
+	began := time.Now()
 	head, err := n.deps.Meta.Heartbeat(ctx, inc.engine.ReadHorizon())
 	if errors.Is(err, mink.ErrFenced) {
 		if w, ok := n.View().WAL(inc.epoch); ok && !w.Sealed {
@@ -229,7 +234,19 @@ func (inc *incarnation) beat(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("heartbeat: %w", err)
 	}
+	inc.heard.Store(&began)
 	return n.WaitApplied(ctx, head)
+}
+
+// mayAnswer refuses to answer from a working copy once nobody may have heard of this
+// epoch for a whole lease: it may be sealed for silence, and its buckets led elsewhere.
+// Nobody is sealed for silence earlier than a lease after a heartbeat that was taken,
+// which is not before it was sent.
+func (inc *incarnation) mayAnswer() error {
+	if silent := time.Since(*inc.heard.Load()); silent >= inc.node.cfg.LeaseTTL {
+		return fmt.Errorf("%w: no heartbeat of this node was taken for %s, its lease: another node may lead the bucket", mink.ErrUnavailable, silent.Round(time.Millisecond))
+	}
+	return nil
 }
 
 // watchSeal ends the incarnation when the view shows that its epoch is sealed, or

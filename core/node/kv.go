@@ -168,6 +168,7 @@ func (b *buckets) openKVTablet(e *bucket, table *cluster.Table) (*kv.Tablet, err
 	cfg.Table = kvTable(table)
 	cfg.Shared, cfg.Dir, cfg.Logger = shared, b.kvDir(e), n.logger
 	cfg.LeaseIDs = func(ctx context.Context, count int64) (int64, int64, error) { return n.leaseIDs(ctx, e, count) }
+	cfg.MayAnswer = b.inc.mayAnswer
 	cfg.Restore = func(ctx context.Context, dir string) (mink.Offset, bool, error) { return b.restoreKV(ctx, e, dir) }
 	began := time.Now()
 	t, err := kv.Open(b.kv.ctx, e.log, cfg)

@@ -246,3 +246,51 @@ func TestKeptDirectoryGoesWithLeadership(t *testing.T) {
 		w.Eventually(10*time.Second, "the directory goes", func() bool { left, _ := os.ReadDir(dir); return len(left) == 0 })
 	})
 }
+
+// A node that stands still while another takes its buckets over does not answer from its
+// store: not what it has, once its lease is over, although it has not read why.
+func TestReplacedNodeAnswersNoOldRows(t *testing.T) {
+	sim.InBubble(t, sim.Quiet(2), func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		_, ref := pkTable(t, p)
+		old := mustKV(t, p, ref)
+		putRow(t, old, 1, "old")
+		q := w.StartReady(2)
+		p.PauseMetadata()
+		defer p.Resume()
+		answered := 0
+		var s *kv.Tablet
+		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			var err error
+			if s, err = q.Node().KV(context.Background(), ref); err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("nobody takes over:", err)
+			}
+			if v, _, err := lookKey(context.Background(), old, 1); err == nil && v == "old" {
+				answered++
+			}
+		}
+		if answered == 0 {
+			t.Error("it stopped to answer before its lease was over")
+		}
+		putRow(t, s, 1, "new")
+		for range 100 {
+			if v, _, err := lookKey(context.Background(), old, 1); err == nil {
+				t.Fatalf("the replaced node answers %q", v)
+			}
+			if v, err := old.View(); err == nil {
+				v.Close()
+				t.Fatal("the replaced node scans")
+			}
+			if n, err := old.Count(context.Background()); err == nil {
+				t.Fatalf("the replaced node counts %d", n)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if v, _ := look(t, s, 1); v != "new" {
+			t.Error(v)
+		}
+	})
+}

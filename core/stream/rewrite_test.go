@@ -237,13 +237,23 @@ func TestARewriteComesBetweenTwoMerges(t *testing.T) {
 		s, other := n.open(1), n.open(2)
 		w.fill(n, s, 2, 10)
 		w.fill(n, other, 100, 2)
-		var ops []string
+		var mu sync.Mutex
+		var ops []string // under mu: a rewrite and a merge may commit at once
 		var rewriting sync.WaitGroup
 		n.meta.inject(func(op string) (error, error) {
 			if op != "replace" && op != "rewrite" {
 				return nil, nil
 			}
-			if ops = append(ops, op); len(ops) == 1 { // the first merge is at its end
+			mu.Lock()
+			first := len(ops) == 0
+			mu.Unlock()
+			if op == "replace" && !first {
+				synctest.Wait() // a rewrite that has its plan comes to its end
+			}
+			mu.Lock()
+			ops = append(ops, op)
+			mu.Unlock()
+			if first { // the first merge is at its end
 				rewriting.Go(func() {
 					if err := rewrite(s); err != nil {
 						t.Error(err)

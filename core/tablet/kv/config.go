@@ -34,6 +34,10 @@ type Config struct {
 	// nil: the table has no such column.
 	LeaseIDs func(ctx context.Context, n int64) (first, last int64, err error)
 
+	// MayAnswer says whether what was just read of the store may be answered: not when
+	// another node may lead the bucket by now. It does not wait. nil: always.
+	MayAnswer func() error
+
 	// LeaseMin is how many numbers are leased at least. Default 10,000.
 	LeaseMin int64
 	// ReplayBytes is how much of the log one step of Open reads. Default 4 MiB.

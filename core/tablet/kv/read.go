@@ -19,14 +19,19 @@ import (
 // columns (field ids, in that order; nil: all). Release them.
 //
 // Errors: mink.ErrUnavailable (a column is not known here), mink.ErrTooLarge (the rows
-// are more than Config.LookupBytesMax), mink.ErrCorrupt and those of a tablet that has
-// ended.
+// are more than Config.LookupBytesMax), mink.ErrCorrupt, that of Config.MayAnswer and
+// those of a tablet that has ended.
 func (t *Tablet) Lookup(ctx context.Context, keys [][]byte, columns []mink.FieldID) (rows arrow.RecordBatch, found []bool, err error) {
 	if err := t.enter(); err != nil {
 		return nil, nil, err
 	}
 	defer t.gate.leave()
 	rows, found, err = t.lookup(ctx, keys, columns)
+	if err == nil {
+		if err = t.mayAnswer(); err != nil {
+			rows.Release()
+		}
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("lookup in bucket %s: %w", t.bucket, t.broken(err))
 	}
@@ -82,6 +87,15 @@ func appendRow(set *settings, b *row.Builder, scratch, value []byte) ([]byte, er
 	return scratch, err
 }
 
+// mayAnswer comes after the read that it is about: while the leadership still held, what
+// was read before was the truth.
+func (t *Tablet) mayAnswer() error {
+	if t.cfg.MayAnswer == nil {
+		return nil
+	}
+	return t.cfg.MayAnswer()
+}
+
 // Count is the number of rows: known, or counted by reading every key where puts do
 // not look at old rows (changelog_image = wal with merge_engine = last_write).
 func (t *Tablet) Count(ctx context.Context) (int64, error) {
@@ -89,12 +103,15 @@ func (t *Tablet) Count(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	defer t.gate.leave()
-	if m := t.meta.Load(); m.rows >= 0 {
-		return m.rows, nil
+	n, err := t.meta.Load().rows, error(nil)
+	if n < 0 {
+		snap := t.store.db.NewSnapshot()
+		defer func() { _ = snap.Close() }()
+		n, err = rowCount(snap, func() error { return t.goOn(ctx) })
 	}
-	snap := t.store.db.NewSnapshot()
-	defer func() { _ = snap.Close() }()
-	n, err := rowCount(snap, func() error { return t.goOn(ctx) })
+	if err == nil {
+		err = t.mayAnswer()
+	}
 	if err != nil {
 		return 0, fmt.Errorf("count bucket %s: %w", t.bucket, t.broken(err))
 	}
@@ -120,7 +137,8 @@ type View struct {
 	snap *pebble.Snapshot // the gate's
 }
 
-// View is the rows of now. It keeps room on the disk until it is closed.
+// View is the rows of now. It keeps room on the disk until it is closed. Errors as of
+// Lookup.
 func (t *Tablet) View() (*View, error) {
 	if err := t.enter(); err != nil {
 		return nil, err
@@ -128,7 +146,10 @@ func (t *Tablet) View() (*View, error) {
 	defer t.gate.leave()
 	v := &View{t: t, snap: t.store.db.NewSnapshot()}
 	var err error
-	if v.meta, err = t.store.readMeta(v.snap); err != nil {
+	if v.meta, err = t.store.readMeta(v.snap); err == nil {
+		err = t.mayAnswer()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("view of bucket %s: %w", t.bucket, errors.Join(t.broken(err), v.snap.Close()))
 	}
 	t.gate.mu.Lock()
