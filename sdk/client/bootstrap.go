@@ -15,6 +15,7 @@ import (
 
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/keyenc"
+	"github.com/mink-project/mink/core/schema/routing"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -304,7 +305,7 @@ func (b *bucketCopy) follow(ctx context.Context, address string, out chan<- Boot
 		}
 		rec := l.Record
 		if int64(len(news)) < rec.NumRows() {
-			if rec, err = takeRows(memory.DefaultAllocator, rec, news); err != nil {
+			if rec, err = routing.Take(memory.DefaultAllocator, rec, news); err != nil {
 				return err
 			}
 			defer rec.Release()

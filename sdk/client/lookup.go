@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/schema/routing"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -373,7 +374,7 @@ func (l *Lookuper) gather(all []*asked, answers []answer, missing []int) (Found,
 		order[i] = int32(i)
 	}
 	slices.SortFunc(order, func(a, b int32) int { return found[a] - found[b] })
-	rows, err = takeRows(l.cfg.Allocator, rows, order)
+	rows, err = routing.Take(l.cfg.Allocator, rows, order)
 	return Found{Rows: rows, Missing: missing}, err
 }
 

@@ -1,12 +1,10 @@
 package client
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/compute"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
@@ -160,30 +158,6 @@ func cutPart(out []routing.Part, p routing.Part, limit int64) ([]routing.Part, e
 	}
 	p.Rows.Retain()
 	return append(out, p), nil
-}
-
-// takeRows answers rows in another order.
-func takeRows(mem memory.Allocator, rec arrow.RecordBatch, order []int32) (arrow.RecordBatch, error) {
-	b := array.NewInt32Builder(mem)
-	defer b.Release()
-	b.AppendValues(order, nil)
-	indices := b.NewInt32Array()
-	defer indices.Release()
-	ctx := compute.WithAllocator(context.Background(), mem)
-	columns := make([]arrow.Array, 0, rec.NumCols())
-	defer func() {
-		for _, c := range columns {
-			c.Release()
-		}
-	}()
-	for i, c := range rec.Columns() {
-		taken, err := compute.TakeArrayOpts(ctx, c, indices, compute.TakeOptions{BoundsCheck: false})
-		if err != nil {
-			return nil, fmt.Errorf("put rows of column %q in order: %w", rec.ColumnName(i), err)
-		}
-		columns = append(columns, taken)
-	}
-	return array.NewRecordBatch(rec.Schema(), columns, int64(len(order))), nil
 }
 
 // emptyRows is a batch without rows.

@@ -136,6 +136,12 @@ func take(mem memory.Allocator, rec arrow.RecordBatch, rows []int32) (arrow.Reco
 	if int(rows[len(rows)-1]-rows[0]) == len(rows)-1 {
 		return rec.NewSlice(int64(rows[0]), int64(rows[len(rows)-1])+1), nil
 	}
+	return Take(mem, rec, rows)
+}
+
+// Take answers rows of a batch by their places, in any order, as a batch of its own;
+// the caller releases it.
+func Take(mem memory.Allocator, rec arrow.RecordBatch, rows []int32) (arrow.RecordBatch, error) {
 	b := array.NewInt32Builder(mem)
 	defer b.Release()
 	b.AppendValues(rows, nil)
