@@ -238,10 +238,18 @@ func benchFlight(ctx context.Context, c *client.Client, name string, f benchFlag
 		return err
 	}
 	defer rec.Release()
-	err = f.each(func(n int64, waits *sync.WaitGroup) error {
+	return f.write(ctx, m, func(n int64) arrow.RecordBatch { return rec.NewSlice(0, n) }, w.Append, w.Close)
+}
+
+// write writes what batch makes, and closes; each of the goroutines goes on before its
+// rows are acknowledged.
+func (f benchFlags) write(ctx context.Context, m *meter, batch func(n int64) arrow.RecordBatch,
+	write func(context.Context, arrow.RecordBatch) (*client.Append, error), end func(context.Context) error,
+) error {
+	err := f.each(func(n int64, waits *sync.WaitGroup) error {
 		start := time.Now()
-		rows := rec.NewSlice(0, n)
-		p, err := w.Append(ctx, rows)
+		rows := batch(n)
+		p, err := write(ctx, rows)
 		rows.Release()
 		if err != nil {
 			return err
@@ -252,8 +260,8 @@ func benchFlight(ctx context.Context, c *client.Client, name string, f benchFlag
 		})
 		return nil
 	})
-	if closing := w.Close(ctx); err == nil && m.first == nil {
-		err = closing // failed appends are the result's
+	if closing := end(ctx); err == nil && m.first == nil {
+		err = closing // failed writes are the result's
 	}
 	return err
 }

@@ -68,24 +68,7 @@ func benchUpsert(ctx context.Context, c *client.Client, name string, f benchFlag
 	if err != nil {
 		return err
 	}
-	err = f.each(func(n int64, waits *sync.WaitGroup) error {
-		start := time.Now()
-		rec := rows.batch(n)
-		p, err := w.Upsert(ctx, rec)
-		rec.Release()
-		if err != nil {
-			return err
-		}
-		waits.Go(func() {
-			err := p.Wait(ctx)
-			m.done(n, time.Since(start), err)
-		})
-		return nil
-	})
-	if closing := w.Close(ctx); err == nil && m.first == nil {
-		err = closing // failed upserts are the result's
-	}
-	return err
+	return f.write(ctx, m, rows.batch, w.Upsert, w.Close)
 }
 
 // benchLookup looks random keys up; each of the goroutines waits for its answer.

@@ -126,14 +126,7 @@ func (p *appender) afterFailure(ctx context.Context, pauses *backoff.Exponential
 		return
 	}
 	p.w.table.c.logger.Debug("append is tried again", "bucket", p.ref.String(), "error", err)
-	t := time.NewTimer(pauses.NextBackOff())
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-t.C:
-	}
-	if err := p.w.table.refresh(ctx); err != nil && !retriable(err) && ctx.Err() == nil {
+	if err := p.w.table.lookAgain(ctx, pauses); err != nil {
 		p.failAll(err)
 	}
 }

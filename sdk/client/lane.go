@@ -105,14 +105,7 @@ func (p *lane) afterFailure(ctx context.Context, pauses *backoff.ExponentialBack
 	}
 	p.failOlder(t.c.cfg.RetryTimeout, fmt.Errorf("gave up after %s: %w", t.c.cfg.RetryTimeout, err))
 	t.c.logger.Debug("lookup is tried again", "bucket", p.ref.String(), "error", err)
-	timer := time.NewTimer(pauses.NextBackOff())
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-timer.C:
-	}
-	if err := t.refresh(ctx); err != nil && !retriable(err) && ctx.Err() == nil {
+	if err := t.lookAgain(ctx, pauses); err != nil {
 		p.failOlder(0, err)
 	}
 }

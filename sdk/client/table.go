@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/routing"
@@ -116,6 +118,22 @@ func (v *tableView) refresh(ctx context.Context) error {
 	v.mu.Lock()
 	v.mu.partitions = m
 	v.mu.Unlock()
+	return nil
+}
+
+// lookAgain is what comes between a failure that passes and the next try: a pause, and
+// the leaders of now. An error is one that stays.
+func (v *tableView) lookAgain(ctx context.Context, pauses *backoff.ExponentialBackOff) error {
+	timer := time.NewTimer(pauses.NextBackOff())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-timer.C:
+	}
+	if err := v.refresh(ctx); err != nil && !retriable(err) && ctx.Err() == nil {
+		return err
+	}
 	return nil
 }
 
