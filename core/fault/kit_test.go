@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mink-project/mink/core/builtin/memstore"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -122,12 +123,9 @@ func (b *broken) PutPart(ctx context.Context, r objstore.PutPartRequest) (objsto
 	return b.Store.PutPart(ctx, r)
 }
 
-// letOthersRun gives a racing goroutine its chance.
-func letOthersRun() {
-	for range 200 {
-		runtime.Gosched()
-	}
-}
+// letOthersRun gives a racing goroutine its chance: a sleep leaves the processor
+// on a loaded machine too, where yielding often does not.
+func letOthersRun() { time.Sleep(time.Millisecond) }
 
 // mistake breaks a store; the named check must notice.
 type mistake struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -81,35 +82,34 @@ func checkOverwrite(t T, s objstore.Store) {
 	wantKeys(t, s, "", "", 0, []string{"k"})
 }
 
+// checkOverwriteIsAtomic overwrites until enough reads have ended beside it: on a
+// busy machine a fixed number of puts can be over before the first read begins.
 func checkOverwriteIsAtomic(t T, s objstore.Store) {
 	const size, rounds = 40_000, 30
 	value := func(b byte) []byte { return bytes.Repeat([]byte{b}, size+int(b)) }
 	mustPut(t, s, "k", value(0))
-	done := make(chan struct{})
+	var enough atomic.Bool
+	var puts atomic.Int64
 	var werr error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		defer close(done)
-		for i := range rounds {
-			if _, werr = s.Put(t.Context(), objstore.PutRequest{Key: "k", Chunks: [][]byte{value(byte(i))}}); werr != nil {
-				return
-			}
+	writer := make(chan struct{})
+	go func() {
+		defer close(writer)
+		for i := 0; werr == nil && !enough.Load(); i++ {
+			_, werr = s.Put(t.Context(), objstore.PutRequest{Key: "k", Chunks: [][]byte{value(byte(i % rounds))}})
+			puts.Add(1)
 		}
-	})
-	defer wg.Wait()
-	for ended := false; !ended; {
-		select {
-		case <-done:
-			ended = true
-		default:
-		}
+	}()
+	defer func() { enough.Store(true); <-writer }() // also when a read fails the check
+	for reads := int64(0); min(reads, puts.Load()) < rounds; reads++ {
 		got := read(t, s, "k")
 		if len(got) == 0 || !bytes.Equal(got, value(got[0])) {
 			t.Fatalf("a reader saw %d bytes that nobody wrote", len(got))
 		}
-	}
-	if werr != nil {
-		t.Fatalf("put: %v", werr)
+		select {
+		case <-writer:
+			t.Fatalf("put: %v", werr)
+		default:
+		}
 	}
 }
 
