@@ -42,6 +42,7 @@ func Main() {
 //
 //	mem             objects in memory, one store per URI mem://NAME
 //	dir             objects in the directory of dir://PATH; survives its process
+//	hold            as dir, hold://PATH; its Puts can be stopped with SetHold
 //	opts            refuses to open unless the option token is "right"; needs TEST_PLUGIN_* of the environment
 //	sink            says that it is a sink
 //	lies            a store whose answers are wrong in the way that the key names
@@ -113,6 +114,12 @@ func good(behaviour string) plugin.Plugin {
 		p.Info.Options = []plugin.Option{{Name: "token", Doc: "Not looked at.", Secret: true}}
 		p.Open = func(ctx context.Context, cfg plugin.Config) (objstore.Store, error) {
 			return dirstore.Open(ctx, dirstore.Config{Dir: strings.TrimPrefix(cfg.URI, "dir://")})
+		}
+	case "hold":
+		p.Open = func(ctx context.Context, cfg plugin.Config) (objstore.Store, error) {
+			dir := strings.TrimPrefix(cfg.URI, "hold://")
+			s, err := dirstore.Open(ctx, dirstore.Config{Dir: dir})
+			return &holdStore{Store: s, dir: dir}, err
 		}
 	case "opts":
 		p.Info.Options = []plugin.Option{
