@@ -84,7 +84,7 @@ var sideways = map[string][]string{
 // import them, and they may import anything.
 var proving = []string{
 	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
-	"sdk/host/hosttest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
+	"sdk/host/hosttest", "core/server/servertest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
 	"core/stream/streamtest", "core/stream/plan/plantest", "core/schema/evolve/evolvetest", "core/record/merge/mergetest", "plugins/cloudtest",
 }
 

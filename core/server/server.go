@@ -45,6 +45,7 @@ type Addresses struct {
 // parts is what a node is made of, in the order of their opening.
 type parts struct {
 	cfg         Config
+	given       Storage // what is set is used instead of what cfg says
 	logger      *slog.Logger
 	unlock      func() error
 	plugins     *pluginhost.Host
@@ -70,12 +71,26 @@ type Ready struct {
 	Missing string
 }
 
+// Storage is where a node keeps its data, when that is not what its configuration
+// says: several nodes of one process share it.
+type Storage struct {
+	Objects objstore.Store
+	WAL     objstore.Store // nil: Objects
+	Log     metalog.Log
+}
+
 // Run runs a node until ctx is done. ready is called once, when the node serves.
 func Run(ctx context.Context, cfg Config, logger *slog.Logger, ready func(Ready)) error {
+	return RunOn(ctx, cfg, Storage{}, logger, ready)
+}
+
+// RunOn is Run on stores and a metadata log that are open; it closes them. It is
+// for tests, of clusters in one process. The zero Storage is what cfg says.
+func RunOn(ctx context.Context, cfg Config, storage Storage, logger *slog.Logger, ready func(Ready)) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	p := &parts{cfg: cfg, logger: logger}
+	p := &parts{cfg: cfg, given: storage, logger: logger}
 	if err := p.open(ctx); err != nil {
 		return errors.Join(err, p.close())
 	}
@@ -103,10 +118,12 @@ func (p *parts) openStorage(ctx context.Context) (err error) {
 	if err := p.openStores(ctx); err != nil {
 		return err
 	}
-	lcfg := sqllog.Default()
-	lcfg.BinaryVersion = Version
-	if p.log, err = sqllog.Open(ctx, p.cfg.metaURL(), lcfg, p.logger); err != nil {
-		return fmt.Errorf("metadata database %s: %w", redactURL(p.cfg.metaURL()), err)
+	if p.log = p.given.Log; p.log == nil {
+		lcfg := sqllog.Default()
+		lcfg.BinaryVersion = Version
+		if p.log, err = sqllog.Open(ctx, p.cfg.metaURL(), lcfg, p.logger); err != nil {
+			return fmt.Errorf("metadata database %s: %w", redactURL(p.cfg.metaURL()), err)
+		}
 	}
 	mcfg := metalog.Default()
 	mcfg.FeatureLevel, mcfg.WriterVersion = featureLevel, Version
@@ -120,6 +137,13 @@ func (p *parts) openStorage(ctx context.Context) (err error) {
 func (p *parts) openStores(ctx context.Context) (err error) {
 	if p.plugins, err = newPlugins(p.cfg, p.logger); err != nil {
 		return err
+	}
+	if p.given.Objects != nil {
+		p.objects, p.wal = p.given.Objects, p.given.Objects
+		if p.given.WAL != nil {
+			p.wal = p.given.WAL
+		}
+		return nil
 	}
 	if p.objects, err = openStore(ctx, p.plugins, p.cfg.storageURI(), p.cfg.StorageOptions); err != nil {
 		return err

@@ -2,7 +2,7 @@
 // them: the close simulation.
 //
 //	Producer ---> Process = node + coordinator + metadata replica      (many, some of one node id)
-//	                 |  gate: crash, pause (a zombie), requests that outlive their sender
+//	                 |  gate.Gate: crash, pause (a zombie), requests that outlive their sender
 //	                 |  fault.Store, faultlog: lost answers, late writes, throttling, stalls
 //	                 v
 //	              memory store, memory metadata log                    (what is true)

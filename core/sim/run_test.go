@@ -20,7 +20,6 @@ import (
 	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/mink"
-	"github.com/mink-project/mink/sdk/objstore"
 )
 
 var (
@@ -532,5 +531,3 @@ func TestTwoNodes(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulate(t, seed, 2, time.Minute) })
 	}
 }
-
-var _ objstore.Store = (*gatedStore)(nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/mink-project/mink/core/builtin/memstore"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/fault/gate"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/faultlog"
 	"github.com/mink-project/mink/core/metalog/memlog"
@@ -178,8 +179,8 @@ type Process struct {
 
 	world      *World
 	metaFaults *faultlog.Log
-	gate       *gate // to the store
-	meta       *gate // to the metadata database
+	gate       *gate.Gate // to the store
+	meta       *gate.Gate // to the metadata database
 	stop       context.CancelFunc
 	crash      context.CancelFunc
 	done       chan struct{} // closed when it is gone
@@ -197,7 +198,7 @@ type Process struct {
 // Start starts a process of a node; it returns at once.
 func (w *World) Start(id mink.NodeID) *Process {
 	seed := w.seed()
-	p := &Process{ID: id, world: w, gate: newGate(seed, w.cfg.LateMax, &w.landing), meta: newGate(seed+1<<32, w.cfg.LateMax, &w.landing), done: make(chan struct{})}
+	p := &Process{ID: id, world: w, gate: gate.New(seed, w.cfg.LateMax, &w.landing), meta: gate.New(seed+1<<32, w.cfg.LateMax, &w.landing), done: make(chan struct{})}
 	rules := []fault.Rule{{Ops: fault.Put, Probability: 0.01, Do: fault.DelayBy(w.cfg.LateMax / 4)}}
 	if w.cfg.Chaos > 0 {
 		rules = append(rules, fault.Chaos(w.cfg.Chaos, w.cfg.LateMax)...)
@@ -222,8 +223,8 @@ func (w *World) Start(id mink.NodeID) *Process {
 		p.mu.Lock()
 		p.mu.err = err
 		p.mu.Unlock()
-		p.meta.kill()
-		p.gate.kill()
+		p.meta.Kill()
+		p.gate.Kill()
 	}()
 	return p
 }
@@ -250,12 +251,12 @@ func (p *Process) run(hard, soft context.Context) error {
 	if wrap := p.world.cfg.Store; wrap != nil {
 		store = wrap(store)
 	}
-	store = &gatedStore{store, p.gate}
+	store = p.gate.Store(store)
 	log := metalog.Log(p.metaFaults)
 	if wrap := p.world.cfg.Log; wrap != nil {
 		log = wrap(log)
 	}
-	log = &gatedLog{log, p.meta}
+	log = p.meta.Log(log)
 	if err := p.build(soft, store, log); err != nil {
 		return err
 	}
@@ -387,31 +388,31 @@ func (p *Process) Coordinator() *coordinator.Coordinator {
 // Crash kills the process now: nothing that it does afterwards is seen, though
 // its requests may still be carried out. What is left of it ends by itself.
 func (p *Process) Crash() {
-	p.meta.kill()
-	p.gate.kill()
+	p.meta.Kill()
+	p.gate.Kill()
 	p.crash()
 }
 
 // Pause makes the process stand still in every call of store and database.
 func (p *Process) Pause() {
-	p.gate.pause()
-	p.meta.pause()
+	p.gate.Pause()
+	p.meta.Pause()
 }
 
 // PauseMetadata makes it stand still in every call of the database only.
-func (p *Process) PauseMetadata() { p.meta.pause() }
+func (p *Process) PauseMetadata() { p.meta.Pause() }
 
 // Resume lets it go on.
 func (p *Process) Resume() {
-	p.gate.resume()
-	p.meta.resume()
+	p.gate.Resume()
+	p.meta.Resume()
 }
 
 // Paused reports that it stands still.
-func (p *Process) Paused() bool { return p.gate.isPaused() }
+func (p *Process) Paused() bool { return p.gate.Paused() }
 
 // Dead is closed by its crash or its end.
-func (p *Process) Dead() <-chan struct{} { return p.gate.dead }
+func (p *Process) Dead() <-chan struct{} { return p.gate.Dead() }
 
 // Stop asks for an orderly end and waits for it.
 func (p *Process) Stop() error {
@@ -430,7 +431,7 @@ func (p *Process) Wait() error {
 // Running reports that it has neither ended nor crashed.
 func (p *Process) Running() bool {
 	select {
-	case <-p.gate.dead:
+	case <-p.gate.Dead():
 		return false
 	default:
 		return true
@@ -450,8 +451,8 @@ func (p *Process) WaitReady(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-p.gate.dead:
-			return errDead
+		case <-p.gate.Dead():
+			return gate.ErrDead
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -459,7 +460,7 @@ func (p *Process) WaitReady(ctx context.Context) error {
 	defer cancel()
 	go func() {
 		select {
-		case <-p.gate.dead:
+		case <-p.gate.Dead():
 		case <-ctx.Done():
 		}
 		cancel()

@@ -1,4 +1,6 @@
-package sim
+// Package gate stands between one process of a test's cluster and what the
+// processes share: object store, metadata database.
+package gate
 
 import (
 	"context"
@@ -14,14 +16,15 @@ import (
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// errDead is what a crashed process hears from the world.
-var errDead = errors.New("the process is dead")
+// ErrDead is what a crashed process hears from the world.
+var ErrDead = errors.New("the process is dead")
 
-// gate stands between one process and the world. A dead process reaches nothing
+// Gate stands between one process and the world. A dead process reaches nothing
 // any more; a paused one stands still in whatever call it makes, and goes on
 // with the same beliefs later. A request that is on its way when its sender
 // crashes, or gives up, may be carried out all the same, up to lateMax later.
-type gate struct {
+// Safe for concurrent use.
+type Gate struct {
 	landing *sync.WaitGroup // requests on their way
 	lateMax time.Duration
 	dead    chan struct{} // closed by the crash
@@ -34,13 +37,17 @@ type gate struct {
 	}
 }
 
-func newGate(seed uint64, lateMax time.Duration, landing *sync.WaitGroup) *gate {
-	g := &gate{landing: landing, lateMax: lateMax, dead: make(chan struct{})}
+// New makes a gate that lets everything through. Every random choice comes from
+// seed; landing counts the requests on their way, and must be waited for before
+// what is behind the gate is closed.
+func New(seed uint64, lateMax time.Duration, landing *sync.WaitGroup) *Gate {
+	g := &Gate{landing: landing, lateMax: lateMax, dead: make(chan struct{})}
 	g.mu.rng = rand.New(rand.NewPCG(seed, 1))
 	return g
 }
 
-func (g *gate) kill() {
+// Kill makes the process dead, for ever.
+func (g *Gate) Kill() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.mu.over {
@@ -49,7 +56,8 @@ func (g *gate) kill() {
 	}
 }
 
-func (g *gate) pause() {
+// Pause makes the process stand still.
+func (g *Gate) Pause() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mu.paused == nil {
@@ -57,7 +65,8 @@ func (g *gate) pause() {
 	}
 }
 
-func (g *gate) resume() {
+// Resume lets it go on.
+func (g *Gate) Resume() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mu.paused != nil {
@@ -66,19 +75,23 @@ func (g *gate) resume() {
 	}
 }
 
-func (g *gate) isPaused() bool {
+// Paused reports that it stands still.
+func (g *Gate) Paused() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.mu.paused != nil
 }
 
-func (g *gate) coin() bool {
+// Dead is closed by Kill.
+func (g *Gate) Dead() <-chan struct{} { return g.dead }
+
+func (g *Gate) coin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.mu.rng.IntN(2) == 0
 }
 
-func (g *gate) lateness() time.Duration {
+func (g *Gate) lateness() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.lateMax <= 0 || g.mu.rng.IntN(2) == 0 {
@@ -87,8 +100,9 @@ func (g *gate) lateness() time.Duration {
 	return time.Duration(g.mu.rng.Int64N(int64(g.lateMax)))
 }
 
-// thaw waits while the process is paused; whether it was.
-func (g *gate) thaw() (was bool, err error) {
+// Thaw waits while the process is paused, and answers whether it was; ErrDead once
+// it is dead.
+func (g *Gate) Thaw() (was bool, err error) {
 	for {
 		g.mu.Lock()
 		paused := g.mu.paused
@@ -103,21 +117,21 @@ func (g *gate) thaw() (was bool, err error) {
 		}
 		select {
 		case <-g.dead:
-			return was, errDead
+			return was, ErrDead
 		default:
 		}
 	}
 	select {
 	case <-g.dead:
-		return was, errDead
+		return was, ErrDead
 	default:
 		return was, nil
 	}
 }
 
 // do carries out one request. unknown: the caller's error when it stops waiting.
-func (g *gate) do(ctx context.Context, unknown func(error) error, f func(context.Context) error) error {
-	was, err := g.thaw()
+func (g *Gate) do(ctx context.Context, unknown func(error) error, f func(context.Context) error) error {
+	was, err := g.Thaw()
 	if err != nil {
 		return unknown(err)
 	}
@@ -146,29 +160,34 @@ func (g *gate) do(ctx context.Context, unknown func(error) error, f func(context
 	}
 	select {
 	case err := <-done:
-		if _, dead := g.thaw(); dead != nil {
+		if _, dead := g.Thaw(); dead != nil {
 			return unknown(dead)
 		}
 		return err
 	case <-ctx.Done():
-		if _, dead := g.thaw(); dead != nil {
+		if _, dead := g.Thaw(); dead != nil {
 			return abandon(dead)
 		}
 		return abandon(ctx.Err())
 	case <-g.dead:
-		return abandon(errDead)
+		return abandon(ErrDead)
 	}
 }
 
-// gatedStore is a process's way to the object store.
+// Store is the process's way to an object store; closing it closes nothing.
+func (g *Gate) Store(s objstore.Store) objstore.Store { return &gatedStore{s, g} }
+
+// Log is the process's way to a metadata database; closing it closes nothing.
+func (g *Gate) Log(l metalog.Log) metalog.Log { return &gatedLog{l, g} }
+
 type gatedStore struct {
 	objstore.Store
-	gate *gate
+	gate *Gate
 }
 
 func (s *gatedStore) Close() error { return nil }
 
-func gated[T any](ctx context.Context, g *gate, unknown func(error) error, f func(context.Context) (T, error)) (T, error) {
+func gated[T any](ctx context.Context, g *Gate, unknown func(error) error, f func(context.Context) (T, error)) (T, error) {
 	got := make(chan T, 1)
 	err := g.do(ctx, unknown, func(ctx context.Context) error {
 		v, err := f(ctx)
@@ -188,7 +207,7 @@ func lostWrite(op, key string) func(error) error {
 
 func lostRead(op, key string) func(error) error {
 	return func(why error) error {
-		if errors.Is(why, errDead) {
+		if errors.Is(why, ErrDead) {
 			return fmt.Errorf("%s %q: %w: %w", op, key, objstore.ErrUnavailable, why)
 		}
 		return fmt.Errorf("%s %q: %w", op, key, why)
@@ -217,10 +236,9 @@ func (s *gatedStore) DeleteBatch(ctx context.Context, keys []string) (objstore.D
 	return gated(ctx, s.gate, lostWrite("delete", ""), func(ctx context.Context) (objstore.DeleteResponse, error) { return s.Store.DeleteBatch(ctx, keys) })
 }
 
-// gatedLog is a process's way to the metadata database.
 type gatedLog struct {
 	metalog.Log
-	gate *gate
+	gate *Gate
 }
 
 func (l *gatedLog) Close() error { return nil }
@@ -252,7 +270,7 @@ func (l *gatedLog) Snapshots(ctx context.Context) ([]metalog.SnapshotInfo, error
 func (l *gatedLog) ReadSnapshot(ctx context.Context, index uint64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for part, err := range l.Log.ReadSnapshot(ctx, index) {
-			if _, dead := l.gate.thaw(); dead != nil {
+			if _, dead := l.gate.Thaw(); dead != nil {
 				yield(nil, lostQuery(dead))
 				return
 			}
