@@ -192,6 +192,11 @@ func (b *broker) deleteUpTo(ctx context.Context, t *topic, ask *kmsg.DeleteRecor
 	start, err := b.backend.DeleteRecords(ctx, bucket, to)
 	if err != nil {
 		c = lookupCode(err)
+		if c == codeOffsetOutOfRange {
+			if v := b.vouch(bucket, log); v != codeNone {
+				c = v
+			}
+		}
 		if c != codeOffsetOutOfRange {
 			b.report("delete records", "topic", t.name, "partition", ask.Partition, "offset", to, "error", err)
 		}

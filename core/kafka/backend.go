@@ -17,6 +17,9 @@ type Backend interface {
 	View() *cluster.State
 	// Self is this node's id.
 	Self() mink.NodeID
+	// Lease is this node's epoch while nobody can have been put in its place without
+	// its knowing; else mink.ErrUnavailable.
+	Lease() (mink.NodeEpoch, error)
 	// Log is the open log of a bucket that this node leads. Errors:
 	// *mink.NotLeaderError, mink.ErrUnavailable while it opens, mink.ErrNotExist.
 	Log(mink.BucketRef) (Log, error)

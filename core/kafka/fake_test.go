@@ -32,6 +32,7 @@ type fakeNode struct {
 		epoch   mink.NodeEpoch
 		logs    map[mink.BucketRef]*fakeLog
 		logErr  error // of every Log call
+		doubt   error // of every Lease call
 		writers mink.WriterID
 		// groups: errors of the next commands about consumer groups; marks counts
 		// those that say whether one has members.
@@ -87,6 +88,19 @@ func (n *fakeNode) View() *cluster.State {
 }
 
 func (n *fakeNode) Self() mink.NodeID { return n.self }
+
+func (n *fakeNode) Lease() (mink.NodeEpoch, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.epoch, n.mu.doubt
+}
+
+// doubtLease makes the node's lease end, nil: begin again.
+func (n *fakeNode) doubtLease(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.doubt = err
+}
 
 func (n *fakeNode) nodeEpoch() mink.NodeEpoch {
 	n.mu.Lock()

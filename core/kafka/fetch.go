@@ -139,6 +139,10 @@ func (f *fetchRun) open(v *cluster.State, p *fetchPart, t *topic, missing code) 
 	}
 	log, err := f.broker.backend.Log(p.bucket)
 	if err != nil {
+		if c := f.broker.notHere(p.bucket, p.req.CurrentLeaderEpoch, err); c == codeUnknownLeaderEpoch {
+			f.fail(p, c)
+			return
+		}
 		f.failWith(p, err)
 		return
 	}
@@ -178,6 +182,12 @@ func (f *fetchRun) fail(p *fetchPart, c code) {
 
 func (f *fetchRun) failWith(p *fetchPart, err error) {
 	c := bucketCode(err)
+	var beyond *mink.OutOfRangeError
+	if p.log != nil && errors.As(err, &beyond) && beyond.Asked > beyond.End {
+		if v := f.broker.vouch(p.bucket, p.log); v != codeNone {
+			c = v // the client may have read on at the next leader; it would begin again somewhere
+		}
+	}
 	f.fail(p, c)
 	switch c {
 	case codeNotLeader:

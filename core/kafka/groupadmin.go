@@ -3,6 +3,7 @@ package kafka
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -56,7 +57,11 @@ func (b *broker) coordinatorOf(kind int8, key string) kmsg.FindCoordinatorRespon
 		return fail(codeInvalidRequest, "only consumer groups have coordinators")
 	}
 	v := b.backend.View()
-	id, _, ok := v.GroupCoordinator(key)
+	id, epoch, ok := v.GroupCoordinator(key)
+	if ok && id == b.backend.Self() && !b.groups.holds(epoch) {
+		// It would refuse every call about the group, and its view may be old.
+		return fail(codeCoordinatorNotAvailable, fmt.Sprintf("node %d coordinates the group, as far as it knows, and its lease is over: ask another node, or this one again", id))
+	}
 	if ok {
 		n, _ := v.Node(id)
 		if e, reachable := endpointOf(n); reachable {
@@ -84,7 +89,10 @@ func (b *broker) describeGroups(_ context.Context, r *kmsg.DescribeGroupsRequest
 		}
 		stored, known := s.view.Group(name)
 		info, open := b.groups.describe(name)
+		c = b.groups.still(s, c)
 		switch {
+		case c != codeNone:
+			rg.ErrorCode = b.fail("DescribeGroups", c)
 		case open:
 			describeMembers(&rg, &info)
 		case known:
@@ -114,21 +122,29 @@ func describeMembers(rg *kmsg.DescribeGroupsResponseGroup, info *group.Info) {
 // listed is one group of ListGroups.
 type listed struct{ name, protocolType, state string }
 
-// all are the groups that this node coordinates, with members or with offsets.
-func (gs *groups) all() []listed {
+// all are the groups that this node coordinates, with members or with offsets;
+// mink.ErrUnavailable without a lease.
+func (gs *groups) all() ([]listed, error) {
 	v := gs.backend.View()
+	mine, err := gs.backend.Lease()
+	if err != nil {
+		return nil, err
+	}
 	found := map[string]listed{}
 	for info := range v.Groups() {
-		if node, _, ok := v.GroupCoordinator(info.Name); ok && node == gs.backend.Self() {
+		if _, epoch, ok := v.GroupCoordinator(info.Name); ok && epoch == mine {
 			found[info.Name] = listed{info.Name, info.ProtocolType, groupStateEmpty}
 		}
 	}
 	gs.mu.Lock()
 	for name, g := range gs.mu.open {
-		found[name] = listed{name, g.ProtocolType(), g.State().String()}
+		// One that moved away is closed by the next look around, not by this one.
+		if _, epoch, ok := v.GroupCoordinator(name); ok && epoch == mine {
+			found[name] = listed{name, g.ProtocolType(), g.State().String()}
+		}
 	}
 	gs.mu.Unlock()
-	return slices.SortedFunc(maps.Values(found), func(a, b listed) int { return cmp.Compare(a.name, b.name) })
+	return slices.SortedFunc(maps.Values(found), func(a, b listed) int { return cmp.Compare(a.name, b.name) }), nil
 }
 
 // filter admits its words in any case; an empty one everything.
@@ -153,7 +169,12 @@ func (b *broker) listGroups(_ context.Context, r *kmsg.ListGroupsRequest) (*kmsg
 		return resp, nil
 	}
 	states := filterOf(r.StatesFilter)
-	for _, g := range b.groups.all() {
+	all, err := b.groups.all()
+	if err != nil {
+		resp.ErrorCode = b.fail("ListGroups", codeCoordinatorNotAvailable)
+		return resp, nil
+	}
+	for _, g := range all {
 		if !states.admits(g.state) {
 			continue
 		}

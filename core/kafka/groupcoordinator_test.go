@@ -70,43 +70,59 @@ func elsewhere(t testing.TB, n *fakeNode) string {
 func TestNotCoordinator(t *testing.T) {
 	s := startGroups(t, nil)
 	far := elsewhere(t, s.node)
-	c := dial(t, s.addr)
+	allRefused(t, dial(t, s.addr), far)
+}
+
+// allRefused checks that every request about a group is NOT_COORDINATOR.
+func allRefused(t *testing.T, c *rawClient, group string) {
+	t.Helper()
+	asked := 0
 	for _, a := range APIs() {
 		for v := a.Min; v <= a.Max; v++ {
-			var r kmsg.Request
-			switch a.Key {
-			case keyJoinGroup:
-				r = joinRequest(v, far, "")
-			case keySyncGroup:
-				r = syncRequest(v, far, "m", 1, nil)
-			case keyHeartbeat:
-				r = heartbeatRequest(v, far, "m", 1)
-			case keyLeaveGroup:
-				r = leaveRequest(v, far, "m")
-			case keyOffsetCommit:
-				r = commitRequest(v, far, "", -1, "t", 1)
-			case keyOffsetFetch:
-				r = offsetsRequest(v, far, "t", 0)
-			case keyDescribeGroups:
-				d := kmsg.NewPtrDescribeGroupsRequest()
-				d.Version, d.Groups = v, []string{far}
-				r = d
-			case keyDeleteGroups:
-				d := kmsg.NewPtrDeleteGroupsRequest()
-				d.Version, d.Groups = v, []string{far}
-				r = d
-			case keyOffsetDelete:
-				d := kmsg.NewPtrOffsetDeleteRequest()
-				d.Group = far
-				r = d
-			default:
+			r := groupRequest(a.Key, v, group)
+			if r == nil {
 				continue
 			}
+			asked++
 			if got := groupError(c.call(r)); got != int16(codeNotCoordinator) {
 				t.Errorf("%s v%d: error %d", a.Name, v, got)
 			}
 		}
 	}
+	if asked < 40 {
+		t.Errorf("only %d requests were tried", asked)
+	}
+}
+
+// groupRequest is about one group; nil for other keys.
+func groupRequest(key, v int16, name string) kmsg.Request {
+	switch key {
+	case keyJoinGroup:
+		return joinRequest(v, name, "")
+	case keySyncGroup:
+		return syncRequest(v, name, "m", 1, nil)
+	case keyHeartbeat:
+		return heartbeatRequest(v, name, "m", 1)
+	case keyLeaveGroup:
+		return leaveRequest(v, name, "m")
+	case keyOffsetCommit:
+		return commitRequest(v, name, "", -1, "t", 1)
+	case keyOffsetFetch:
+		return offsetsRequest(v, name, "t", 0)
+	case keyDescribeGroups:
+		d := kmsg.NewPtrDescribeGroupsRequest()
+		d.Version, d.Groups = v, []string{name}
+		return d
+	case keyDeleteGroups:
+		d := kmsg.NewPtrDeleteGroupsRequest()
+		d.Version, d.Groups = v, []string{name}
+		return d
+	case keyOffsetDelete:
+		d := kmsg.NewPtrOffsetDeleteRequest()
+		d.Group = name
+		return d
+	}
+	return nil
 }
 
 // groupError is the one error of a response.

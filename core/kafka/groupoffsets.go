@@ -204,9 +204,13 @@ func (b *broker) offsetFetch(ctx context.Context, r *kmsg.OffsetFetchRequest) (*
 			if all && !firstTime(seen, wantedOffset{group: g.Group, partition: -1}) {
 				continue
 			}
-			v, c := b.groups.lasting(tctx, g.Group)
-			if rg.ErrorCode = b.fail("OffsetFetch", c); c == codeNone {
-				rg.Topics = b.committed(v, g.Group, g.Topics, all, seen)
+			s, c := b.groups.lasting(tctx, g.Group)
+			if c == codeNone {
+				rg.Topics = b.committed(s.view, g.Group, g.Topics, all, seen)
+				c = b.groups.still(s, c)
+			}
+			if rg.ErrorCode = b.fail("OffsetFetch", c); c != codeNone {
+				rg.Topics = nil
 			}
 			resp.Groups = append(resp.Groups, rg)
 		}
@@ -217,14 +221,17 @@ func (b *broker) offsetFetch(ctx context.Context, r *kmsg.OffsetFetchRequest) (*
 		wanted[i] = kmsg.NewOffsetFetchRequestGroupTopic()
 		wanted[i].Topic, wanted[i].Partitions = t.Topic, t.Partitions
 	}
-	v, c := b.groups.lasting(tctx, r.Group)
+	s, c := b.groups.lasting(tctx, r.Group)
 	var found []kmsg.OffsetFetchResponseGroupTopic
 	if c == codeNone {
-		found = b.committed(v, r.Group, wanted, r.Topics == nil && r.Version >= fetchAllTopics, seen)
-	} else {
+		found = b.committed(s.view, r.Group, wanted, r.Topics == nil && r.Version >= fetchAllTopics, seen)
+		c = b.groups.still(s, c)
+	}
+	if c != codeNone {
+		found = nil
 		resp.ErrorCode = b.fail("OffsetFetch", c)
 		if r.Version < fetchAllTopics { // has no place for it
-			found = uncommitted(r.Group, wanted, c, seen)
+			found = uncommitted(r.Group, wanted, c, map[wantedOffset]struct{}{})
 		}
 	}
 	for _, t := range found {
@@ -244,15 +251,15 @@ func (b *broker) offsetFetch(ctx context.Context, r *kmsg.OffsetFetchRequest) (*
 // members. The metadata hear of the first member from the side: what this reads is
 // only given out once they did, or its offsets could go under a member that read
 // from them.
-func (gs *groups) lasting(ctx context.Context, name string) (*cluster.State, code) {
+func (gs *groups) lasting(ctx context.Context, name string) (seat, code) {
 	s, c := gs.seatOf(name)
 	if c != codeNone {
-		return nil, c
+		return s, c
 	}
 	info, known := s.view.Group(name)
 	protocolType, occupied := gs.membership(name)
 	if !known || info.Occupied || !occupied {
-		return s.view, codeNone
+		return s, codeNone
 	}
 	err := gs.backend.MarkGroup(ctx, name, protocolType, true)
 	if _, occupied = gs.membership(name); !occupied {
@@ -260,14 +267,14 @@ func (gs *groups) lasting(ctx context.Context, name string) (*cluster.State, cod
 	}
 	switch c = groupCode(err); c {
 	case codeNone:
-		return gs.backend.View(), codeNone
+		return gs.seatOf(name)
 	case codeNotCoordinator:
-		return nil, c
+		return s, c
 	default: // the one other code that consumers try again after
 		gs.reports.Do(func() {
 			gs.log.Warn("a consumer is put off: the metadata were not told that its group has members", "group", name, "error", err)
 		})
-		return nil, codeCoordinatorLoading
+		return s, codeCoordinatorLoading
 	}
 }
 

@@ -147,13 +147,29 @@ func (gs *groups) seatOf(name string) (seat, code) {
 		return seat{}, codeInvalidGroupID
 	}
 	v := gs.backend.View()
-	node, epoch, ok := v.GroupCoordinator(name)
-	if !ok || node != gs.backend.Self() {
+	_, epoch, ok := v.GroupCoordinator(name)
+	if !ok || !gs.holds(epoch) {
 		// Nobody's, while no node is registered: "not available" would be truer, but
 		// Java's consumers fail for good when a fetch of offsets is answered so.
 		return seat{}, codeNotCoordinator
 	}
 	return seat{v, epoch}, codeNone
+}
+
+// holds reports that the epoch is this process's own and its lease live: not that
+// of a process that took this one's id, nor one that others may have replaced.
+func (gs *groups) holds(epoch mink.NodeEpoch) bool {
+	mine, err := gs.backend.Lease()
+	return err == nil && mine == epoch
+}
+
+// still is c for an answer that is made, unless the right to give it went meanwhile:
+// while a member waited, or the process stood still.
+func (gs *groups) still(s seat, c code) code {
+	if c == codeNone && !gs.holds(s.epoch) {
+		return codeNotCoordinator
+	}
+	return c
 }
 
 // event runs f on the group, with the time, and sends what it answers. g is nil
@@ -173,7 +189,7 @@ func (gs *groups) event(name string, mayOpen bool, size int, f func(now time.Tim
 		})
 		return codeCoordinatorLoading
 	}
-	return codeNone
+	return gs.still(s, codeNone)
 }
 
 // underLock takes the lock itself. It answers why nothing was done.
@@ -292,7 +308,9 @@ func signal(c chan struct{}) {
 }
 
 // ask runs an event that answers a token, and waits for the answer. A listener
-// that stops, or a client that goes, does not wait longer.
+// that stops, a client that goes, or a node whose lease has ended, does not wait
+// longer: its members may have joined again elsewhere, and who waits here would not
+// hear of it.
 func (gs *groups) ask(ctx context.Context, name string, mayOpen bool, size int, f func(now time.Time, g *openGroup, t group.Token) []group.Reply) (group.Reply, code, error) {
 	answer := make(chan group.Reply, 1)
 	var token group.Token
@@ -316,15 +334,28 @@ func (gs *groups) ask(ctx context.Context, name string, mayOpen bool, size int, 
 		return r, codeNone, nil
 	default:
 	}
-	select {
-	case r := <-answer:
-		return r, codeNone, nil
-	case <-gs.stopping:
-		gs.abandon(name, token)
-		return group.Reply{}, codeNotCoordinator, nil
-	case <-ctx.Done():
-		gs.abandon(name, token)
-		return group.Reply{}, codeNone, ctx.Err()
+	around := time.NewTicker(groupLookAround)
+	defer around.Stop()
+	for {
+		select {
+		case r := <-answer:
+			if _, c := gs.seatOf(name); c != codeNone {
+				return group.Reply{}, c, nil
+			}
+			return r, codeNone, nil
+		case <-around.C:
+			if _, err := gs.backend.Lease(); err == nil {
+				continue
+			}
+			gs.abandon(name, token)
+			return group.Reply{}, codeNotCoordinator, nil
+		case <-gs.stopping:
+			gs.abandon(name, token)
+			return group.Reply{}, codeNotCoordinator, nil
+		case <-ctx.Done():
+			gs.abandon(name, token)
+			return group.Reply{}, codeNone, ctx.Err()
+		}
 	}
 }
 

@@ -62,13 +62,19 @@ func (b *broker) listOne(ctx context.Context, version int16, t *topic, ask *kmsg
 		fail(c)
 		return
 	}
+	bucket, _ := t.bucket(ask.Partition)
 	var found tablet.TimestampResult
 	var ok bool
 	var err error
 	switch at := ask.Timestamp; {
 	case at == askLatest:
 		// Read after the epoch's owner is known: never below what was served.
-		p.Offset, p.LeaderEpoch = int64(log.HighWatermark()), int32(log.LeaderEpoch())
+		latest := log.HighWatermark()
+		if c := b.vouch(bucket, log); c != codeNone {
+			fail(c)
+			return
+		}
+		p.Offset, p.LeaderEpoch = int64(latest), int32(log.LeaderEpoch())
 		return
 	case at == askEarliest, at == askLocalStart && version >= 8:
 		start := log.LogStart()
@@ -97,6 +103,30 @@ func (b *broker) listOne(ctx context.Context, version int16, t *topic, ask *kmsg
 	if ok {
 		p.Offset, p.Timestamp, p.LeaderEpoch = int64(found.Offset), found.Timestamp, int32(found.LeaderEpoch)
 	}
+	if !ok || ask.Timestamp == askMaxTimestamp { // the next leader's records could answer it
+		if c := b.vouch(bucket, log); c != codeNone {
+			p.Offset, p.Timestamp, p.LeaderEpoch = -1, -1, -1
+			fail(c)
+		}
+	}
+}
+
+// vouch is asked once something was read off a bucket's log that only its leader
+// can know: where it ends, what it does not hold. codeNotLeader when this node may
+// have ceased to be it before: whoever leads now may have more, and a client that
+// believed the shorter end would read again, or skip.
+func (b *broker) vouch(bucket mink.BucketRef, log Log) code {
+	now, err := b.backend.Log(bucket)
+	if err != nil {
+		return bucketCode(err)
+	}
+	if now.LeaderEpoch() != log.LeaderEpoch() {
+		return codeNotLeader
+	}
+	if _, err := b.backend.Lease(); err != nil {
+		return codeNotLeader
+	}
+	return codeNone
 }
 
 // lookupCode is bucketCode for a read that waits: a store that is down is a
@@ -119,9 +149,26 @@ func (b *broker) openFor(t *topic, partition, epoch int32) (Log, code) {
 	}
 	log, err := b.backend.Log(bucket)
 	if err != nil {
-		return nil, bucketCode(err)
+		return nil, b.notHere(bucket, epoch, err)
 	}
 	return log, checkEpoch(epoch, log.LeaderEpoch())
+}
+
+// notHere is bucketCode for an error of finding a bucket's log, towards a client
+// that knows a leader epoch (-1: none). One that knows a newer one than this node is
+// ahead of it: what this node would say of the leader is of before.
+func (b *broker) notHere(bucket mink.BucketRef, epoch int32, err error) code {
+	c := bucketCode(err)
+	if c != codeNotLeader {
+		return c
+	}
+	v := b.backend.View()
+	if id, ok := v.StreamOf(bucket); ok {
+		if st, ok := v.Stream(id); ok && checkEpoch(epoch, st.Owner.LeaderEpoch) == codeUnknownLeaderEpoch {
+			return codeUnknownLeaderEpoch
+		}
+	}
+	return c
 }
 
 // epochEnds is OffsetForLeaderEpoch: where an epoch that a consumer has read in
@@ -152,6 +199,13 @@ func (b *broker) epochEnd(t *topic, ask *kmsg.OffsetForLeaderEpochRequestTopicPa
 		return p
 	}
 	epoch, end := log.EpochEnd(mink.LeaderEpoch(ask.LeaderEpoch))
+	if epoch == log.LeaderEpoch() || epoch < 0 { // earlier ones have ended for good
+		bucket, _ := t.bucket(ask.Partition)
+		if c := b.vouch(bucket, log); c != codeNone {
+			p.ErrorCode = b.fail("OffsetForLeaderEpoch", c)
+			return p
+		}
+	}
 	p.LeaderEpoch, p.EndOffset = int32(epoch), int64(end)
 	return p
 }

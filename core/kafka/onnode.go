@@ -13,6 +13,7 @@ import (
 type Node interface {
 	View() *cluster.State
 	Self() (mink.NodeID, mink.NodeEpoch)
+	Lease() (mink.NodeEpoch, error)
 	Log(bucket mink.BucketRef) (*tablet.Log, error)
 	CreateDatabase(ctx context.Context, name string, ifNotExists bool) error
 	CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExists bool) (*cluster.Table, error)
@@ -38,6 +39,8 @@ func (n onNode) Self() mink.NodeID {
 	id, _ := n().Self()
 	return id
 }
+
+func (n onNode) Lease() (mink.NodeEpoch, error) { return n().Lease() }
 
 func (n onNode) Log(bucket mink.BucketRef) (Log, error) {
 	l, err := n().Log(bucket)

@@ -125,10 +125,11 @@ func (u *unanswered) largest() *holder {
 	return most
 }
 
-// release gives back what acquire counted.
+// release gives back what acquire counted. The budget comes last: else the next one
+// counts what it got of it before this one has let go.
 func (u *unanswered) release(h *holder, memory, share int64) {
 	if share > 0 {
-		u.budget.Release(share)
+		defer u.budget.Release(share)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -32,7 +32,7 @@ type incarnation struct {
 	epoch     mink.NodeEpoch
 	nonce     uint64
 	since     time.Time                 // of its registration
-	heard     atomic.Pointer[time.Time] // before the last heartbeat that the database took, or the registration
+	heard     atomic.Pointer[time.Time] // before the last heartbeat whose head was applied, or the registration
 	engine    *stream.Engine
 	buckets   *buckets
 	heartbeat *loop.Loop
@@ -234,17 +234,23 @@ func (inc *incarnation) beat(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("heartbeat: %w", err)
 	}
+	// Only once the head is applied: another node may have taken something over by
+	// what lies between, without this one being sealed for it (a consumer group).
+	if err := n.WaitApplied(ctx, head); err != nil {
+		return fmt.Errorf("apply the metadata up to the heartbeat's head, index %d: %w", head, err)
+	}
 	inc.heard.Store(&began)
-	return n.WaitApplied(ctx, head)
+	return nil
 }
 
 // mayAnswer refuses to answer from a working copy once nobody may have heard of this
 // epoch for a whole lease: it may be sealed for silence, and its buckets led elsewhere.
 // Nobody is sealed for silence earlier than a lease after a heartbeat that was taken,
-// which is not before it was sent.
+// which is not before it was sent. Nor is the view that this node answers by older.
 func (inc *incarnation) mayAnswer() error {
 	if silent := time.Since(*inc.heard.Load()); silent >= inc.node.cfg.LeaseTTL {
-		return fmt.Errorf("%w: no heartbeat of this node was taken for %s, its lease: another node may lead the bucket", mink.ErrUnavailable, silent.Round(time.Millisecond))
+		return fmt.Errorf("%w: no heartbeat of this node was taken for %s, longer than its lease (%s): another node may serve in its place",
+			mink.ErrUnavailable, silent.Round(time.Millisecond), inc.node.cfg.LeaseTTL)
 	}
 	return nil
 }

@@ -121,6 +121,19 @@ func (n *Node) Self() (mink.NodeID, mink.NodeEpoch) {
 	return n.cfg.NodeID, 0
 }
 
+// Lease is this node's epoch while its lease is live: nobody was given its place
+// behind its back, and its view is no older than a lease. Answers that only the one
+// in charge can give (where a log ends, what a consumer group's members are told)
+// ask it at the moment of the answer. mink.ErrUnavailable: not registered, or no
+// heartbeat was taken for a whole lease.
+func (n *Node) Lease() (mink.NodeEpoch, error) {
+	inc := n.incarnation()
+	if inc == nil {
+		return 0, fmt.Errorf("this node is not registered at the moment: %w", mink.ErrUnavailable)
+	}
+	return inc.epoch, inc.mayAnswer()
+}
+
 func (n *Node) incarnation() *incarnation {
 	n.mu.Lock()
 	defer n.mu.Unlock()
