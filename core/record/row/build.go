@@ -71,6 +71,11 @@ func (b *Builder) Append(value []byte) error {
 	if err != nil {
 		return err
 	}
+	if b.rows == 0 {
+		for i := range b.build {
+			b.build[i].begin()
+		}
+	}
 	if len(value) > MaxBatchBytes-b.taken {
 		return fmt.Errorf("%w: batch of %d rows: with one more of %d bytes it has more than %d; take fewer rows", mink.ErrTooLarge, b.rows, len(value), MaxBatchBytes)
 	}
@@ -120,6 +125,23 @@ type column struct {
 	data    []byte // bits, fixed values, bytes
 	offsets []int32
 	kids    []column
+	expect  struct{ data, rows int } // as many as the batch before had
+}
+
+// expectMax bounds what is allocated before there are values, bytes of each kind.
+const expectMax = 1 << 20
+
+// begin comes before the first value of a batch.
+func (c *column) begin() {
+	if c.data == nil && c.expect.data > 0 {
+		c.data = make([]byte, 0, c.expect.data)
+	}
+	if c.offsets == nil && c.hasOffsets() {
+		c.offsets = make([]int32, 0, c.expect.rows+1)
+	}
+	for i := range c.kids {
+		c.kids[i].begin()
+	}
 }
 
 func newColumn(f *field) column {
@@ -255,8 +277,9 @@ func (c *column) take(dt arrow.DataType) arrow.ArrayData {
 	for _, k := range children {
 		k.Release()
 	}
-	// What comes next is likely as large.
-	*c = column{f: c.f, kids: c.kids, data: make([]byte, 0, len(c.data)), offsets: make([]int32, 0, len(c.offsets))}
+	next := column{f: c.f, kids: c.kids}
+	next.expect.data, next.expect.rows = min(len(c.data), expectMax), min(c.n, expectMax/4)
+	*c = next
 	return data
 }
 

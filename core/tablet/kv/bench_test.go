@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -130,19 +132,29 @@ func rawStore(t testing.TB) *store {
 	return s
 }
 
+// letters are what values are cut from: as little to compress as the values of batchOf.
+func letters(r *rand.Rand) []byte {
+	b := make([]byte, 1<<20)
+	for i := range b {
+		b[i] = byte('a' + r.IntN(26))
+	}
+	return b
+}
+
 // rawPuts is what upserts does to the store, alone: batches of 256 rows.
-func rawPuts(t testing.TB, s *store, keys []int64, n int) {
-	value := make([]byte, benchSize)
+func rawPuts(t testing.TB, s *store, text []byte, keys []int64, n int) {
 	key := make([]byte, 9)
 	key[0] = rowPrefix
-	at := 0
+	at, from := 0, 0
 	for range n {
 		b := s.db.NewBatchWithSize(benchBatch * (benchSize + 24))
 		for range benchBatch {
 			binary.BigEndian.PutUint64(key[1:], uint64(keys[at%len(keys)])^1<<63)
 			at++
-			value[0]++
-			_ = b.Set(key, value, nil)
+			if from += 61; from+benchSize > len(text) {
+				from -= len(text) - benchSize
+			}
+			_ = b.Set(key, text[from:from+benchSize], nil)
 		}
 		if err := b.Commit(pebble.NoSync); err != nil {
 			t.Fatal(err)
@@ -153,27 +165,51 @@ func rawPuts(t testing.TB, s *store, keys []int64, n int) {
 
 func encodeKey(k int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(k)^1<<63) }
 
-func seconds(f func()) float64 {
-	at := time.Now()
+// cost is what something took, of the clock and of all processors.
+type cost struct{ wall, cpu float64 }
+
+// costOf measures f, and what the stores do because of it until they rest.
+func costOf(t testing.TB, f func(), stores ...*store) cost {
+	used := func() float64 {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			t.Fatal(err)
+		}
+		return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+	}
+	runtime.GC()
+	cpu, at := used(), time.Now()
 	f()
-	return time.Since(at).Seconds()
+	wall := time.Since(at).Seconds()
+	for rest := 0; rest < 3; {
+		time.Sleep(time.Millisecond)
+		rest++
+		for _, s := range stores {
+			if m := s.db.Metrics(); m.Compact.NumInProgress+m.Flush.NumInProgress > 0 {
+				rest = 0
+			}
+		}
+	}
+	return cost{wall, used() - cpu}
 }
 
 // TestRatios measures tablet against raw Pebble, round by round (make bench): go test
-// ./core/tablet/kv -run Ratios -ratios 10 -v. It asserts nothing.
+// ./core/tablet/kv -run Ratios -ratios 10 -v. It asserts nothing. Beside the clock's
+// it says the processors' time, which a loaded machine changes less.
 func TestRatios(t *testing.T) {
 	if *ratioRounds == 0 {
 		t.Skip("give -ratios")
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	raw := rawStore(t)
+	raw, text := rawStore(t), letters(r)
 	kvs := map[string]*Tablet{"full": benchTablet(t, "full"), "wal": benchTablet(t, "wal")}
+	stores := []*store{raw, kvs["full"].store, kvs["wal"].store}
 	benchRows := *ratioRows
 	keys := make([]int64, benchRows)
 	for i := range keys {
 		keys[i] = int64(i)
 	}
-	rawPuts(t, raw, keys, benchRows/benchBatch)
+	rawPuts(t, raw, text, keys, benchRows/benchBatch)
 	for _, s := range kvs {
 		k := int64(-1)
 		var puts []Put
@@ -182,7 +218,7 @@ func TestRatios(t *testing.T) {
 		}
 		upserts(t, s, puts, len(puts))
 	}
-	const n = 200
+	const n = 1000 // batches: enough that memtables fill and are merged
 	random := make([]int64, n*benchBatch)
 	for i := range random {
 		random[i] = r.Int64N(int64(benchRows / benchBatch * benchBatch))
@@ -205,21 +241,28 @@ func TestRatios(t *testing.T) {
 	}
 	fresh := int64(1) << 40
 	get := map[string][]float64{}
+	ratio := func(name string, one, of cost) {
+		get[name] = append(get[name], one.wall/of.wall)
+		get[name+", cpu"] = append(get[name+", cpu"], one.cpu/of.cpu)
+	}
+	rate := func(name string, c cost) {
+		get[name+", 1/s"] = append(get[name+", 1/s"], n*benchBatch/c.wall)
+		get[name+", cpu us"] = append(get[name+", cpu us"], c.cpu*1e6/(n*benchBatch))
+	}
+	costOf(t, func() {}, stores...)
 	for range *ratioRounds {
-		rawGet := seconds(func() {
-			var sum int
+		rawGet := costOf(t, func() { // of the same store: another one may have other levels
 			for _, batch := range lookups {
 				for _, k := range batch {
-					v, c, err := raw.db.Get(rowKey(nil, k))
-					if err != nil {
+					v, c, err := kvs["full"].store.db.Get(rowKey(nil, k))
+					if err != nil || len(v) < benchSize {
 						t.Fatal(err)
 					}
-					sum += len(v)
 					_ = c.Close()
 				}
 			}
-		})
-		kvGet := seconds(func() {
+		}, stores...)
+		kvGet := costOf(t, func() {
 			for _, batch := range lookups {
 				rows, _, err := kvs["full"].Lookup(context.Background(), batch, nil)
 				if err != nil || rows.NumRows() != benchBatch {
@@ -227,29 +270,24 @@ func TestRatios(t *testing.T) {
 				}
 				rows.Release()
 			}
-		})
-		get["lookups / raw gets"] = append(get["lookups / raw gets"], rawGet/kvGet)
-		get["raw gets, 1/s"] = append(get["raw gets, 1/s"], n*benchBatch/rawGet)
-		rawPut := seconds(func() { rawPuts(t, raw, random, n) })
-		get["raw puts, rows/s"] = append(get["raw puts, rows/s"], n*benchBatch/rawPut)
+		}, stores...)
+		ratio("lookups / raw gets", rawGet, kvGet)
+		rate("raw gets", rawGet)
+		rawPut := costOf(t, func() { rawPuts(t, raw, text, random, n) }, stores...)
+		rate("raw puts", rawPut)
+		for name, s := range kvs {
+			took := costOf(t, func() { upserts(t, s, puts[name], n) }, stores...)
+			ratio("upserts "+name+" / raw puts", rawPut, took)
+			rate("upserts "+name, took)
+		}
 		inserts := make([]Put, n)
 		for i := range inserts {
 			inserts[i] = batchOf(t, kvs["full"], r, func() int64 { fresh++; return fresh })
 		}
-		took := seconds(func() { upserts(t, kvs["full"], inserts, n) })
-		get["inserts full / raw puts"] = append(get["inserts full / raw puts"], rawPut/took)
-		for name, s := range kvs {
-			took := seconds(func() { upserts(t, s, puts[name], n) })
-			get["upserts "+name+" / raw puts"] = append(get["upserts "+name+" / raw puts"], rawPut/took)
-		}
+		took := costOf(t, func() { upserts(t, kvs["full"], inserts, n) }, stores...)
+		ratio("inserts full / raw puts", rawPut, took)
 	}
-	for _, name := range slices.Sorted(func(yield func(string) bool) {
-		for k := range get {
-			if !yield(k) {
-				return
-			}
-		}
-	}) {
+	for _, name := range slices.Sorted(maps.Keys(get)) {
 		v := slices.Clone(get[name])
 		slices.Sort(v)
 		t.Logf("%-32s median %.2f, %.2f to %.2f of %d", name, v[len(v)/2], v[0], v[len(v)-1], len(v))

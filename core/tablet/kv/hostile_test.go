@@ -39,7 +39,7 @@ func TestLargePutLeavesNothing(t *testing.T) {
 	wait(t, p)
 	wait(t, last)
 	b.kv.turn <- struct{}{}
-	b.kv.sweep()
+	b.kv.sweep(heldBytesMax)
 	defer func() { <-b.kv.turn }()
 	w := &b.kv.before
 	if len(w.rows) != 0 || cap(w.undo) > keepRows {

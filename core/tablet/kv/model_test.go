@@ -155,7 +155,7 @@ func (m *tableModel) writers() (out []event) {
 // sent again, altered, restarted and restored: lookups, scans, counts and the changelog
 // are the model's.
 func TestModel(t *testing.T) {
-	var puts, refused, noops, dups, crashes, restores, alters, older int
+	var puts, refused, noops, dups, crashes, restores, alters, older, stale int
 	sh, dir := newShared(t), t.TempDir()
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -163,6 +163,7 @@ func TestModel(t *testing.T) {
 		runs++
 		r := &modelRun{rt: rt, d0: d, m: newTableModel(d), b: makeBed(t, sh, filepath.Join(dir, fmt.Sprint(runs)), d, false), snap: -1}
 		defer func() {
+			r.drop()
 			r.b.close()
 			_ = os.RemoveAll(r.b.dir)
 		}()
@@ -170,6 +171,9 @@ func TestModel(t *testing.T) {
 			"put":     func(rt *rapid.T) { r.rt = rt; r.put(); r.put() },
 			"again":   func(rt *rapid.T) { r.rt = rt; r.again() },
 			"older":   func(rt *rapid.T) { r.rt = rt; r.older() },
+			"race":    func(rt *rapid.T) { r.rt = rt; r.race() },
+			"finish":  func(rt *rapid.T) { r.rt = rt; r.finish() },
+			"squeeze": func(*rapid.T) { r.squeeze() },
 			"land":    func(rt *rapid.T) { r.b.s.land(rapid.IntRange(1, 3).Draw(rt, "n")) },
 			"reopen":  func(rt *rapid.T) { r.rt = rt; r.reopen() },
 			"crash":   func(rt *rapid.T) { r.rt = rt; r.crash() },
@@ -179,10 +183,10 @@ func TestModel(t *testing.T) {
 		})
 		r.check()
 		puts, refused, noops, dups = puts+r.puts, refused+r.refused, noops+r.noops, dups+r.dups
-		crashes, restores, alters, older = crashes+r.crashes, restores+r.restores, alters+r.alters, older+r.olders
+		crashes, restores, alters, older, stale = crashes+r.crashes, restores+r.restores, alters+r.alters, older+r.olders, stale+r.stale
 	})
-	t.Logf("%d puts, %d refused, %d changed nothing, %d sent again, %d of older schemas; %d crashes, %d restored; %d alters", puts, refused, noops, dups, older, crashes, restores, alters)
-	for _, n := range []int{puts, refused, noops, dups, crashes, restores, alters, older} {
+	t.Logf("%d puts, %d refused, %d changed nothing, %d sent again, %d of older schemas; %d crashes, %d restored; %d alters; %d rows read too early", puts, refused, noops, dups, older, crashes, restores, alters, stale)
+	for _, n := range []int{puts, refused, noops, dups, crashes, restores, alters, older, stale} {
 		if n == 0 {
 			t.Error("the histories hardly do anything")
 		}
@@ -198,7 +202,16 @@ type modelRun struct {
 	dir    string
 	nextAt int
 
-	puts, refused, noops, dups, crashes, restores, alters, olders int
+	early []earlyPut
+
+	puts, refused, noops, dups, crashes, restores, alters, olders, stale int
+}
+
+// earlyPut is a put that has read the store and has had no turn yet.
+type earlyPut struct {
+	prepared *Prepared
+	sent     Put
+	writes   []mergetest.Write
 }
 
 const modelWriter = mink.WriterID(5)
@@ -282,6 +295,11 @@ func (r *modelRun) send(s *schema.Schema, sent, writes []mergetest.Write) {
 		p.WriterID, p.Sequence = modelWriter, int32(len(r.m.writers()))
 	}
 	pending, err := r.b.kv.Put(context.Background(), p)
+	r.outcome(pending, err, p, writes)
+}
+
+// outcome compares that of a put with the model's.
+func (r *modelRun) outcome(pending *Pending, err error, p Put, writes []mergetest.Write) {
 	for _, w := range writes {
 		for i, c := range r.m.d.Schema.Columns {
 			if w.Row[i] == nil && slices.Contains(r.m.d.PrimaryKey, c.Name) {
@@ -314,6 +332,66 @@ func (r *modelRun) send(s *schema.Schema, sent, writes []mergetest.Write) {
 	}
 }
 
+// prepare begins a put that ends later, when others have changed its rows.
+func (r *modelRun) prepare() {
+	if len(r.early) == 3 {
+		return
+	}
+	writes := mergetest.Writes(r.rt, r.m.d, mergetest.Columns(r.rt, r.m.d))
+	e := earlyPut{sent: putOf(r.b.t, r.b.current(), writes, noWriter), writes: writes}
+	var err error
+	if e.prepared, err = r.b.kv.Prepare(e.sent); err != nil {
+		r.outcome(nil, err, e.sent, writes)
+		return
+	}
+	r.early = append(r.early, e)
+}
+
+func (r *modelRun) finish() {
+	if len(r.early) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(r.early)-1).Draw(r.rt, "which")
+	e := r.early[i]
+	r.early = slices.Delete(r.early, i, i+1)
+	if in := e.prepared.in; in.reads && in.mark < r.b.kv.before.dropped {
+		r.stale++
+	}
+	pending, err := e.prepared.Put(context.Background())
+	r.outcome(pending, err, e.sent, e.writes)
+}
+
+// race has puts flushed between another put's read of the store and its turn.
+func (r *modelRun) race() {
+	r.prepare()
+	r.put()
+	if rapid.Bool().Draw(r.rt, "flushed") {
+		r.b.s.land(-1)
+		r.settle()
+		if rapid.Bool().Draw(r.rt, "squeezed") {
+			r.squeeze()
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(r.rt, "finish") > 0 {
+		r.finish()
+	}
+}
+
+// squeeze drops what is kept for puts that have read the store.
+func (r *modelRun) squeeze() {
+	r.b.kv.turn <- struct{}{}
+	r.b.kv.sweep(0)
+	r.b.kv.leaveTurn()
+}
+
+// drop gives the early puts up: their rows are of the table, or the tablet, of before.
+func (r *modelRun) drop() {
+	for _, e := range r.early {
+		e.prepared.Drop()
+	}
+	r.early = nil
+}
+
 // again sends a writer's put again.
 func (r *modelRun) again() {
 	w := r.m.writers()
@@ -333,6 +411,7 @@ func (r *modelRun) again() {
 }
 
 func (r *modelRun) reopen() {
+	r.drop()
 	r.b.s.land(-1)
 	r.b.reopen()
 	r.settle()
@@ -342,6 +421,7 @@ func (r *modelRun) reopen() {
 // crash loses some of what was on its way, the directory, and the numbers that were
 // leased.
 func (r *modelRun) crash() {
+	r.drop()
 	r.b.crash(rapid.IntRange(0, 3).Draw(r.rt, "keep"))
 	r.crashes++
 	if r.snap >= 0 {
@@ -386,6 +466,7 @@ func copyDir(from, to string) error {
 }
 
 func (r *modelRun) alter() {
+	r.drop()
 	d := r.m.d
 	r.alters++
 	var c schema.Change

@@ -1,16 +1,22 @@
 package kv
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/mink-project/mink/sdk/mink"
+)
 
 // prewrite is the newest row of each key that is on its way to the store: what the
 // next put merges with. Whoever has the turn uses it, nobody else; reads never do.
 //
 // Its entries point into flights. Those of a flight that was flushed say what the
-// store says, so that it does not matter when they go.
+// store says; who read the store before that flush must find them here, or learn by
+// dropped that they are gone (prefetch.go).
 type prewrite struct {
-	rows map[string]place
-	undo []undo
-	peak int // of rows, since the map was made
+	rows    map[string]place
+	undo    []undo
+	peak    int         // of rows, since the map was made
+	dropped mink.Offset // changes below it may be here no more
 }
 
 // keepRows is the largest map that is kept when it is empty: maps do not shrink. Undos
@@ -76,6 +82,7 @@ func (p *prewrite) back() {
 
 // drop takes out the rows of a flight that no later one has.
 func (p *prewrite) drop(f *flight) {
+	p.dropped = max(p.dropped, f.end)
 	for i := range f.rows.ops {
 		if key := text(f.rows.key(i)); p.rows[key] == (place{f, i}) {
 			delete(p.rows, key)

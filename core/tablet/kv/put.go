@@ -52,24 +52,79 @@ func (p *Put) sender() tablet.Sender {
 //	mink.ErrUnavailable  the schema version is not known here yet
 //	mink.ErrCorrupt, mink.ErrFenced, mink.ErrClosed   the tablet has ended
 func (t *Tablet) Put(ctx context.Context, p Put) (*Pending, error) {
+	r, err := t.Prepare(p)
+	if err != nil {
+		return nil, err
+	}
+	return r.Put(ctx)
+}
+
+// Prepared is a put with all done that needs no turn: it was checked and encoded, and
+// the rows that the store had of its keys were read. While one put merges, the next
+// ones can be prepared. Put or Drop it soon: what is flushed meanwhile stays in
+// memory, 4 MiB at most. Not for concurrent use.
+type Prepared struct {
+	t   *Tablet
+	set *settings
+	p   Put
+	in  *incoming
+}
+
+// Prepare prepares a put; Metadata, Body and Changes must stay as they are until it is
+// put. Errors as of Tablet.Put.
+func (t *Tablet) Prepare(p Put) (*Prepared, error) {
 	t.Touch()
-	for {
-		set := t.settings.Load()
-		in, err := t.prepare(set, &p)
-		if err != nil {
-			t.counts.refused.Add(1)
-			return nil, fmt.Errorf("put to bucket %s: %w", t.bucket, err)
-		}
-		pending, again, err := t.turnOf(ctx, set, &p, in)
-		in.free(set)
-		if err != nil {
-			t.counts.refused.Add(1)
-			return nil, fmt.Errorf("put to bucket %s: %w", t.bucket, err)
-		}
-		if !again {
-			return pending, nil
+	r := &Prepared{t: t, p: p}
+	if err := r.prepare(); err != nil {
+		return nil, r.refused(err)
+	}
+	return r, nil
+}
+
+func (r *Prepared) prepare() (err error) {
+	r.set = r.t.settings.Load()
+	if r.in, err = r.t.prepare(r.set, &r.p); err == nil {
+		if err = r.t.prefetch(r.set, r.in); err != nil {
+			r.Drop()
 		}
 	}
+	return err
+}
+
+func (r *Prepared) refused(err error) error {
+	r.t.counts.refused.Add(1)
+	return fmt.Errorf("put to bucket %s: %w", r.t.bucket, err)
+}
+
+// Put is Tablet.Put of what was prepared, which is used up.
+func (r *Prepared) Put(ctx context.Context) (*Pending, error) {
+	r.t.Touch()
+	for {
+		pending, again, err := r.t.turnOf(ctx, r.set, &r.p, r.in)
+		r.Drop()
+		if err == nil && again { // the table was altered meanwhile
+			if err = r.prepare(); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, r.refused(err)
+		}
+		return pending, nil
+	}
+}
+
+// Drop gives up what was prepared; after Put it does nothing.
+func (r *Prepared) Drop() {
+	in := r.in
+	if r.in = nil; in == nil {
+		return
+	}
+	if in.reads { // it had no turn
+		r.t.settle(in)
+		r.t.tidy()
+	}
+	in.free()
 }
 
 // incoming is a put's rows in the current version's form.
@@ -79,6 +134,10 @@ type incoming struct {
 	keys    []byte // becomes the flight's
 	values  []byte
 	upserts int
+
+	old   rowsRead    // of the store, by row; read before the turn (prefetch.go)
+	mark  mink.Offset // every change below it was in the store before old was read
+	reads bool        // in Tablet.mu.reads
 }
 
 type incomingRow struct {
@@ -91,11 +150,12 @@ var incomingPool = sync.Pool{New: func() any { return new(incoming) }}
 // keepBytes is the largest scratch memory that is kept for the next put.
 const keepBytes = 1 << 20
 
-func (in *incoming) free(*settings) {
+func (in *incoming) free() {
 	if in == nil || cap(in.values) > keepBytes || cap(in.rows) > keepBytes/16 {
 		return
 	}
-	*in = incoming{rows: in.rows[:0], values: in.values[:0]}
+	in.old.shrink()
+	*in = incoming{rows: in.rows[:0], values: in.values[:0], old: in.old}
 	incomingPool.Put(in)
 }
 
@@ -119,11 +179,11 @@ func (t *Tablet) prepare(set *settings, p *Put) (*incoming, error) {
 		return in, nil
 	}
 	if n, most := len(p.Metadata)+len(p.Body)+len(p.Changes)+record.HeaderSize, set.options.MaxMessageBytes; n > most {
-		in.free(set)
+		in.free()
 		return nil, record.Errorf(record.KindTooLarge, "%d bytes, the limit is %d (max.message.bytes)", n, most)
 	}
 	if err := t.decode(set, p, in); err != nil {
-		in.free(set)
+		in.free()
 		return nil, err
 	}
 	return in, nil
@@ -227,8 +287,12 @@ func (t *Tablet) turnOf(ctx context.Context, set *settings, p *Put, in *incoming
 		if t.settings.Load() != set {
 			return nil, true, nil
 		}
-		t.sweep()
+		t.sweep(heldBytesMax)
+		if in.mark < t.before.dropped {
+			in.old.forget() // what is newer was dropped already
+		}
 		pending, err = t.merge(set, p, in)
+		t.settle(in)
 		return pending, false, err
 	}
 }
@@ -248,20 +312,9 @@ func (t *Tablet) leaveTurn() {
 func (t *Tablet) tidy() {
 	select {
 	case t.turn <- struct{}{}:
-		t.sweep()
+		t.sweep(heldBytesMax)
 		<-t.turn
 	default:
-	}
-}
-
-// sweep takes what was flushed out of the prewrite buffer. It needs the turn.
-func (t *Tablet) sweep() {
-	t.mu.Lock()
-	landed := t.mu.landed
-	t.mu.landed = nil
-	t.mu.Unlock()
-	for _, f := range landed {
-		t.before.drop(f)
 	}
 }
 
@@ -358,10 +411,7 @@ type turnWork struct {
 
 func (w *turnWork) reset(set *settings) {
 	if w.builder != nil {
-		if w.builder.Len() > 0 { // a put that failed
-			w.builder.NewBatch().Release()
-		}
-		set.builder.Put(w.builder)
+		set.giveBuilder(nil, w.builder)
 	}
 	*w = turnWork{changes: w.changes[:0], old: w.old[:0], keyRow: w.keyRow[:0]}
 	if cap(w.changes) > keepBytes {
@@ -389,7 +439,7 @@ func (w *turnWork) merge(t *Tablet, set *settings, p *Put, in *incoming, f *flig
 	for i := range in.rows {
 		r := &in.rows[i]
 		err := w.one(t, set, f, &oneRow{
-			key: in.keys[key:r.key], value: in.values[value:r.value], keyFrom: key, keyTo: r.key,
+			at: i, from: &in.old, key: in.keys[key:r.key], value: in.values[value:r.value], keyFrom: key, keyTo: r.key,
 			targets: in.form.targets, gone: r.gone, needsOld: needsOld,
 		})
 		if err != nil {
@@ -423,6 +473,8 @@ func rowError(i int, err error) error { return fmt.Errorf("row %d: %w", i, err) 
 
 // oneRow is one write.
 type oneRow struct {
+	at             int // in the put
+	from           *rowsRead
 	key, value     []byte
 	keyFrom, keyTo int32 // in the flight's keys
 	targets        *merge.Targets
@@ -435,7 +487,7 @@ func (w *turnWork) one(t *Tablet, set *settings, f *flight, r *oneRow) error {
 	if r.needsOld {
 		var held io.Closer
 		var err error
-		if old, held, err = t.oldRow(set, w, r.key); err != nil {
+		if old, held, err = t.oldRow(set, w, r); err != nil {
 			return err
 		}
 		if held != nil {
@@ -533,7 +585,7 @@ func (w *turnWork) unsent(set *settings, f *flight) error {
 		return nil
 	}
 	var err error
-	if w.builder, err = set.takeBuilder(); err != nil {
+	if w.builder, err = set.takeBuilder(nil); err != nil {
 		return err
 	}
 	for i := range w.sent { // not at all when it is -1
@@ -547,10 +599,13 @@ func (w *turnWork) unsent(set *settings, f *flight) error {
 
 // oldRow is the row that a put finds: of a put on its way, or of the store. nil: there
 // is none. held, when not nil, keeps it.
-func (t *Tablet) oldRow(set *settings, w *turnWork, key []byte) (old []byte, held io.Closer, err error) {
-	old, ok := t.before.get(key)
+func (t *Tablet) oldRow(set *settings, w *turnWork, r *oneRow) (old []byte, held io.Closer, err error) {
+	old, ok := t.before.get(r.key)
 	if !ok {
-		if old, held, err = get(t.store.db, key); err != nil {
+		old, ok = r.from.get(r.at)
+	}
+	if !ok {
+		if old, held, err = get(t.store.db, r.key); err != nil {
 			return nil, nil, t.broken(err)
 		}
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
+	"slices"
+	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/cockroachdb/pebble/v2"
@@ -40,42 +43,90 @@ func (t *Tablet) Lookup(ctx context.Context, keys [][]byte, columns []mink.Field
 	return rows, found, nil
 }
 
+// lookupKeys is how many keys of a lookup are read at a time.
+const lookupKeys = 1024
+
+var lookupPool = sync.Pool{New: func() any { return new(lookupWork) }}
+
+// lookupWork is the memory of a lookup.
+type lookupWork struct {
+	read    rowsRead
+	keys    []byte // of the store
+	scratch []byte
+}
+
+func (w *lookupWork) free() {
+	w.read.shrink()
+	if cap(w.keys) > keepBytes || cap(w.scratch) > keepBytes {
+		w.keys, w.scratch = nil, nil
+	}
+	lookupPool.Put(w)
+}
+
 func (t *Tablet) lookup(ctx context.Context, keys [][]byte, columns []mink.FieldID) (arrow.RecordBatch, []bool, error) {
 	snap := t.store.db.NewSnapshot()
 	defer func() { _ = snap.Close() }() // of a store that is open
 	set := t.settings.Load()            // after the snapshot: it knows the versions of all rows
-	at, err := set.positions(columns)
+	b, err := set.takeBuilder(columns)
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := set.codec.Builder(at)
-	if err != nil {
-		return nil, nil, err
-	}
+	defer set.giveBuilder(columns, b)
+	w := lookupPool.Get().(*lookupWork)
+	defer w.free()
 	found := make([]bool, len(keys))
-	var key, scratch []byte
-	for i, k := range keys {
-		if i%256 == 255 && ctx.Err() != nil {
+	for at := 0; at < len(keys); at += lookupKeys {
+		if at > 0 && ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
 		}
-		key = rowKey(key[:0], k)
-		value, held, err := get(snap, key)
-		if err != nil {
+		if err := w.step(set, snap, keys, at, found, b, t.cfg.LookupBytesMax); err != nil {
 			return nil, nil, err
+		}
+	}
+	return b.NewBatch(), found, nil
+}
+
+// step adds the rows of the next keys from at on to a batch.
+func (w *lookupWork) step(set *settings, snap *pebble.Snapshot, keys [][]byte, at int, found []bool, b *row.Builder, bytesMax int) (err error) {
+	some := keys[at:min(at+lookupKeys, len(keys))]
+	size := 0
+	for _, k := range some {
+		size += 1 + len(k)
+	}
+	w.keys = slices.Grow(w.keys[:0], size)
+	w.read.begin(len(some))
+	for _, k := range some {
+		from := len(w.keys)
+		w.keys = rowKey(w.keys, k)
+		w.read.add(w.keys[from:len(w.keys):len(w.keys)])
+	}
+	if err := w.read.read(snap); err != nil {
+		return err
+	}
+	for i := range some {
+		value, read := w.read.get(i)
+		var held io.Closer
+		if !read {
+			if value, held, err = get(snap, w.read.keys[i]); err != nil {
+				return err
+			}
 		}
 		if value == nil {
 			continue
 		}
-		found[i] = true
-		scratch, err = appendRow(set, b, scratch, value)
-		if err = errors.Join(err, held.Close()); err != nil {
-			return nil, nil, err
+		found[at+i] = true
+		w.scratch, err = appendRow(set, b, w.scratch, value)
+		if held != nil {
+			err = errors.Join(err, held.Close())
 		}
-		if b.Bytes() > t.cfg.LookupBytesMax {
-			return nil, nil, fmt.Errorf("%w: the rows of the first %d of %d keys take more than %d bytes: ask for fewer at a time", mink.ErrTooLarge, i+1, len(keys), t.cfg.LookupBytesMax)
+		if err != nil {
+			return err
+		}
+		if b.Bytes() > bytesMax {
+			return fmt.Errorf("%w: the rows of the first %d of %d keys take more than %d bytes: ask for fewer at a time", mink.ErrTooLarge, at+i+1, len(keys), bytesMax)
 		}
 	}
-	return b.NewBatch(), found, nil
+	return nil
 }
 
 // appendRow adds a stored row; scratch is for one of an older version.

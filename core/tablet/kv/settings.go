@@ -99,13 +99,29 @@ func (s *settings) takeEncoders() (*encoders, error) {
 	return newEncoders(s.codec, s.key)
 }
 
-// takeBuilder answers an empty builder of all columns; give it back when its batch
-// was taken.
-func (s *settings) takeBuilder() (*row.Builder, error) {
-	if b, ok := s.builder.Get().(*row.Builder); ok {
-		return b, nil
+// takeBuilder answers an empty builder of columns (field ids; nil: all); give it back.
+func (s *settings) takeBuilder(columns []mink.FieldID) (*row.Builder, error) {
+	if columns == nil {
+		if b, ok := s.builder.Get().(*row.Builder); ok {
+			return b, nil
+		}
 	}
-	return s.codec.Builder(nil)
+	at, err := s.positions(columns)
+	if err != nil {
+		return nil, err
+	}
+	return s.codec.Builder(at)
+}
+
+// giveBuilder keeps a builder of all columns for the next one who wants one.
+func (s *settings) giveBuilder(columns []mink.FieldID, b *row.Builder) {
+	if columns != nil {
+		return
+	}
+	if b.Len() > 0 { // of a put or a read that failed
+		b.NewBatch().Release()
+	}
+	s.builder.Put(b)
 }
 
 // upgrade answers a stored row in the current version: value itself, or a copy at the

@@ -38,9 +38,10 @@ type Tablet struct {
 
 	mu struct {
 		sync.Mutex
-		queue   []*flight // appended and not flushed, in the log's order
-		landed  []*flight // flushed, still in before
-		failed  error     // why the tablet has ended by itself
+		queue   []*flight   // appended and not flushed, in the log's order
+		landed  []*flight   // flushed, still in before; in the log's order
+		reads   []*incoming // puts that have read the store and not merged, by their marks
+		failed  error       // why the tablet has ended by itself
 		closing bool
 		stopped bool // the flusher has ended
 	}
