@@ -79,7 +79,7 @@ type tabletTable struct {
 
 func newBuckets(inc *incarnation) *buckets {
 	b := &buckets{inc: inc, tries: make(chan struct{}, 1)}
-	b.kv.init(inc.node.cfg.OpensMax)
+	b.kv.init()
 	b.open, b.set = b.openTablet, (*tablet.Log).Reconfigure
 	b.mu.led = map[mink.StreamID]*bucket{}
 	return b

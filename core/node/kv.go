@@ -18,14 +18,26 @@ import (
 // for it, closed when nobody has for a while. Its fields are guarded by buckets.mu.
 //
 //	closed --KV--> opening --> open --idle, failed--> closing --> closed
-//	   ^--- error, with a pause ---'
+//	   ^--- error, with a pause ---'        a pause, when it did not serve for a while
 type kvSlot struct {
 	tablet   *kv.Tablet    // open
+	opened   time.Time     // when
 	busy     chan struct{} // opening or closing: closed when that is over
-	err      error         // of the last try to open it
+	err      error         // why it is closed; nil: for being idle
 	failures int           // in a row
 	retry    time.Time     // before it nobody tries
+	restored restoredKV
 }
+
+// pause notes why a store is closed, and when it may be opened again.
+func (k *kvSlot) pause(err error) {
+	k.err, k.retry = err, time.Now().Add(min(reopenMin<<min(k.failures, 10), reopenMax))
+	k.failures++
+}
+
+// kvServedLong is how long a store must have been open for its end not to count with the
+// failures before it.
+const kvServedLong = time.Minute
 
 // kvStores opens and closes the stores of an incarnation's buckets. Opening reads the
 // log, which may take long: it is no request's, though requests wait for it.
@@ -33,11 +45,9 @@ type kvStores struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup // under buckets.mu, while not closed
-	slots  chan struct{}  // who opens
 }
 
-func (s *kvStores) init(opensMax int) {
-	s.slots = make(chan struct{}, opensMax)
+func (s *kvStores) init() {
 	s.ctx, s.cancel = context.WithCancel(context.Background()) // closeAll ends it
 }
 
@@ -96,7 +106,7 @@ func (b *buckets) kvOf(view *cluster.State, id mink.StreamID, epoch mink.LeaderE
 		b.startKV(e, func() { b.closeKV(e) })
 		return nil, k.busy, nil
 	case k.err != nil && time.Now().Before(k.retry):
-		err := fmt.Errorf("its store did not open and is tried again: %w", k.err)
+		err := fmt.Errorf("its store is not open and is tried again: %w", k.err)
 		if !errors.Is(err, mink.ErrCorrupt) {
 			err = fmt.Errorf("%w: %w", mink.ErrUnavailable, err)
 		}
@@ -118,29 +128,19 @@ func (b *buckets) startKV(e *bucket, step func()) {
 
 // openKV is a slot's step from closed to open.
 func (b *buckets) openKV(e *bucket) {
-	var table *cluster.Table
-	var t *kv.Tablet
-	var err error
-	select {
-	case b.kv.slots <- struct{}{}:
-		b.mu.Lock()
-		table = e.table
-		b.mu.Unlock()
-		t, err = b.openKVTablet(e, table)
-		<-b.kv.slots
-	case <-b.kv.ctx.Done():
-		err = fmt.Errorf("open store: %w", mink.ErrClosed)
-	}
+	b.mu.Lock()
+	table := e.table
+	b.mu.Unlock()
+	t, err := b.openKVTablet(e, table)
 	b.mu.Lock()
 	wanted := !b.mu.closed && b.mu.led[e.id] == e
 	k := &e.kv
-	k.busy, k.err = nil, err
+	k.busy, k.err = nil, nil
 	switch {
 	case err != nil:
-		k.retry = time.Now().Add(min(reopenMin<<min(k.failures, 10), reopenMax))
-		k.failures++
+		k.pause(err)
 	case wanted:
-		k.tablet, k.failures = t, 0
+		k.tablet, k.opened = t, time.Now()
 		if table != e.table { // it changed meanwhile
 			b.configure(e, e.log)
 		}
@@ -169,7 +169,7 @@ func (b *buckets) openKVTablet(e *bucket, table *cluster.Table) (*kv.Tablet, err
 	cfg.Shared, cfg.Dir, cfg.Logger = shared, b.kvDir(e), n.logger
 	cfg.LeaseIDs = func(ctx context.Context, count int64) (int64, int64, error) { return n.leaseIDs(ctx, e, count) }
 	cfg.MayAnswer = b.inc.mayAnswer
-	cfg.Restore = func(ctx context.Context, dir string) (mink.Offset, bool, error) { return b.restoreKV(ctx, e, dir) }
+	cfg.Restore = b.restorer(e)
 	began := time.Now()
 	t, err := kv.Open(b.kv.ctx, e.log, cfg)
 	if err != nil {
@@ -205,11 +205,26 @@ func (b *buckets) closeKV(e *bucket) {
 	t := e.kv.tablet
 	e.kv.tablet = nil
 	b.mu.Unlock()
+	var why error
 	if t != nil {
-		b.endKV(e, t)
+		why = b.endKV(e, t)
 	}
 	b.mu.Lock()
-	e.kv.busy = nil
+	k := &e.kv
+	k.busy = nil
+	if time.Since(k.opened) >= kvServedLong {
+		k.failures = 0
+	}
+	switch {
+	case why == nil:
+	case k.failures == 0: // at once
+		k.failures = 1
+	default:
+		k.pause(fmt.Errorf("it ended %s after it had opened: %w: %v", time.Since(k.opened).Round(time.Millisecond), mink.ErrUnavailable, why)) // not its class: it is built anew
+	}
+	if errors.Is(why, mink.ErrCorrupt) {
+		k.restored.suspect(b.inc.node.View().KVSnapshots(e.id), why)
+	}
 	gone := b.mu.closed || b.mu.led[e.id] != e
 	b.mu.Unlock()
 	if gone {
@@ -217,8 +232,9 @@ func (b *buckets) closeKV(e *bucket) {
 	}
 }
 
-// endKV closes a store. The directory of a damaged one is of no use.
-func (b *buckets) endKV(e *bucket, t *kv.Tablet) {
+// endKV closes a store, and answers why it had ended by itself. The directory of a
+// damaged one is of no use.
+func (b *buckets) endKV(e *bucket, t *kv.Tablet) error {
 	why := t.Err()
 	if err := t.Close(); err != nil && why == nil {
 		b.inc.node.logger.Error("a store did not close in order", "bucket", e.ref.String(), "error", err)
@@ -227,6 +243,7 @@ func (b *buckets) endKV(e *bucket, t *kv.Tablet) {
 	if why != nil {
 		b.removeKV(e)
 	}
+	return why
 }
 
 func (b *buckets) removeKV(e *bucket) {
@@ -310,7 +327,7 @@ func (n *Node) home() (*kv.Shared, string, error) {
 		return nil, "", fmt.Errorf("working directory of stores: %w", err)
 	}
 	cfg := n.cfg.KVShared
-	cfg.Logger = n.logger
+	cfg.OpensMax, cfg.Logger = n.cfg.OpensMax, n.logger
 	shared, err := kv.NewShared(cfg)
 	if err != nil {
 		return nil, "", err

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/mink-project/mink/core/stream"
@@ -63,26 +64,74 @@ func (e *bucket) source() kvsnap.Source[kvSource] {
 	return kvsnap.Source[kvSource]{Bucket: e.ref, Stream: e.id, Epoch: e.epoch, Open: e.kv.tablet != nil, Store: kvSource{e.kv.tablet, e.stream}}
 }
 
-// restoreKV makes dir of the newest snapshot that can be restored; false: of none, and
-// the changelog from its start is all that there is. Of damaged snapshots the changelog
-// makes up for as long as it is whole.
-func (b *buckets) restoreKV(ctx context.Context, e *bucket, dir string) (mink.Offset, bool, error) {
+// restoredKV is the snapshot that a bucket's store was made of, and those whose stores
+// ended with damage, by their heads.
+type restoredKV struct {
+	from     kvplan.Snapshot // without files: of none
+	suspects map[kvplan.File]error
+}
+
+// suspect notes that the store was damaged: by the disk here, or the snapshot has it.
+func (r *restoredKV) suspect(retained []kvplan.Snapshot, why error) {
+	if len(r.from.Files) == 0 {
+		return
+	}
+	kept := map[kvplan.File]error{r.from.Head(): why}
+	for _, s := range retained {
+		if err := r.suspects[s.Head()]; err != nil {
+			kept[s.Head()] = err
+		}
+	}
+	r.suspects, r.from = kept, kvplan.Snapshot{}
+}
+
+// restorer is kv.Config.Restore of one opening. It makes the directory of the newest
+// snapshot that can be restored. What turned out damaged is passed over, and the changelog
+// makes up for all of them for as long as it is whole; else those are tried again whose
+// stores opened and were damaged later: their damage may have been of the disk here.
+func (b *buckets) restorer(e *bucket) func(context.Context, string, error) (mink.Offset, bool, error) {
 	n := b.inc.node
-	began := time.Now()
+	b.mu.Lock()
+	suspects := maps.Clone(e.kv.restored.suspects)
+	b.mu.Unlock()
+	refused := map[kvplan.File]error{} // in this opening
+	var last kvplan.Snapshot
 	retained := func() []kvplan.Snapshot { return n.View().KVSnapshots(e.id) }
-	o, ok, err := kvsnap.RestoreNewest(ctx, n.cfg.KVSnapshots.Transfer, n.deps.Objects, e.ref, retained, dir, n.logger)
-	if errors.Is(err, mink.ErrCorrupt) && e.log.LogStart() == 0 {
-		n.logger.Error("no KV snapshot can be restored; the whole changelog is read", "bucket", e.ref.String(), "error", err)
+	return func(ctx context.Context, dir string, why error) (mink.Offset, bool, error) {
+		began := time.Now()
+		if why != nil {
+			refused[last.Head()] = why
+		}
+		b.mu.Lock()
+		e.kv.restored.from = kvplan.Snapshot{}
+		b.mu.Unlock()
+		newest := func() (kvsnap.Origin, bool, error) {
+			but := maps.Clone(refused)
+			maps.Copy(but, suspects)
+			return kvsnap.RestoreNewest(ctx, n.cfg.KVSnapshots.Transfer, n.deps.Objects, e.ref, retained, but, dir, n.logger)
+		}
+		o, ok, err := newest()
+		if errors.Is(err, mink.ErrCorrupt) && e.log.LogStart() == 0 {
+			n.logger.Error("no KV snapshot can be restored; the whole changelog is read", "bucket", e.ref.String(), "error", err)
+			b.inc.snapshots.Restored(e.id, e.epoch, o)
+			return 0, false, nil
+		}
+		if errors.Is(err, mink.ErrCorrupt) && len(suspects) > 0 {
+			suspects = nil
+			o, ok, err = newest()
+		}
+		if err != nil || !ok {
+			return 0, false, err
+		}
+		last = o.Snapshot
+		b.mu.Lock()
+		e.kv.restored.from = last
+		b.mu.Unlock()
 		b.inc.snapshots.Restored(e.id, e.epoch, o)
-		return 0, false, nil
+		n.logger.Info("KV snapshot restored", "bucket", e.ref.String(), "snapshot", last.ID, "offset", last.Offset,
+			"bytes", last.Bytes(), "took", time.Since(began).Round(time.Millisecond).String())
+		return last.Offset, true, nil
 	}
-	if err != nil || !ok {
-		return 0, false, err
-	}
-	b.inc.snapshots.Restored(e.id, e.epoch, o)
-	n.logger.Info("KV snapshot restored", "bucket", e.ref.String(), "snapshot", o.Snapshot.ID, "offset", o.Snapshot.Offset,
-		"bytes", o.Snapshot.Bytes(), "took", time.Since(began).Round(time.Millisecond).String())
-	return o.Snapshot.Offset, true, nil
 }
 
 // KVSnapshotStats is what is known of a bucket's KV snapshots.

@@ -275,7 +275,13 @@ func TestStoreAndLogDoNotFit(t *testing.T) {
 	if _, err := b.kv.Checkpoint(context.Background(), dir); err != nil {
 		t.Fatal(err)
 	}
-	restore := func(_ context.Context, to string) (mink.Offset, bool, error) { return 4, true, copyDir(dir, to) }
+	// The one that there is.
+	restore := func(_ context.Context, to string, refused error) (mink.Offset, bool, error) {
+		if refused != nil {
+			return 0, false, refused
+		}
+		return 4, true, copyDir(dir, to)
+	}
 
 	short := b.s.crash(0)
 	short.frames, short.hw = short.frames[:2], 2
@@ -289,7 +295,7 @@ func TestStoreAndLogDoNotFit(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(b.dir, fmt.Sprint(short.epoch))); !errors.Is(err, os.ErrNotExist) {
 		t.Fatal("what is of no use was left:", err)
 	}
-	b.cfg.Restore = func(context.Context, string) (mink.Offset, bool, error) { return 0, false, nil }
+	b.cfg.Restore = func(context.Context, string, error) (mink.Offset, bool, error) { return 0, false, nil }
 	if err := b.tryOpen(); err != nil { // from the log alone
 		t.Fatal(err)
 	}
@@ -307,8 +313,8 @@ func TestStoreAndLogDoNotFit(t *testing.T) {
 	if err := b.tryOpen(); !errors.Is(err, mink.ErrCorrupt) || !strings.Contains(err.Error(), "newer snapshot") {
 		t.Fatal(err)
 	}
-	b.cfg.Restore = func(ctx context.Context, to string) (mink.Offset, bool, error) {
-		_, ok, err := restore(ctx, to)
+	b.cfg.Restore = func(ctx context.Context, to string, refused error) (mink.Offset, bool, error) {
+		_, ok, err := restore(ctx, to, refused)
 		return 3, ok, err // not the snapshot's
 	}
 	if err := b.tryOpen(); !errors.Is(err, mink.ErrCorrupt) {

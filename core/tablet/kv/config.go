@@ -28,8 +28,10 @@ type Config struct {
 	// same process left there is taken up again; a damaged store is removed.
 	Dir string
 	// Restore fills dir, which does not exist, with the store of the newest snapshot,
-	// and answers the snapshot's offset; ok is false when there is none. nil: none.
-	Restore func(ctx context.Context, dir string) (at mink.Offset, ok bool, err error)
+	// and answers the snapshot's offset; ok is false when there is none. refused, when not
+	// nil, is why the one that it answered before is of no use: then another one, or
+	// ok false: the log from its start, or an error. nil: there are no snapshots.
+	Restore func(ctx context.Context, dir string, refused error) (at mink.Offset, ok bool, err error)
 	// LeaseIDs takes n numbers of the auto-increment column that nobody else gets.
 	// nil: the table has no such column.
 	LeaseIDs func(ctx context.Context, n int64) (first, last int64, err error)

@@ -446,7 +446,10 @@ func (r *modelRun) checkpoint() {
 		r.rt.Fatal(err)
 	}
 	r.dir, r.snap = dir, cp.Offset
-	r.b.cfg.Restore = func(_ context.Context, to string) (mink.Offset, bool, error) {
+	r.b.cfg.Restore = func(_ context.Context, to string, refused error) (mink.Offset, bool, error) {
+		if refused != nil {
+			return 0, false, refused
+		}
 		return cp.Offset, true, copyDir(dir, to)
 	}
 }

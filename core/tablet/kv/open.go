@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -33,28 +34,45 @@ func Open(ctx context.Context, log *tablet.Log, cfg Config) (*Tablet, error) {
 	if err := t.Reconfigure(cfg.Table); err != nil {
 		return nil, err
 	}
-	m, err := t.openStore(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("open store of bucket %s: %w", t.bucket, err)
+	opening := &opening{of: t.cfg.Shared.opens}
+	defer opening.end()
+	if err := opening.begin(ctx); err != nil {
+		return nil, fmt.Errorf("open store of bucket %s: too many open at once: %w", t.bucket, err)
 	}
-	r := replay{t: t, set: t.settings.Load(), m: m}
-	if err = r.run(ctx); err == nil {
-		t.changes, err = log.Changelog()
+	var m meta
+	var restored bool
+	var err, refused error
+	for {
+		if m, restored, err = t.openStore(ctx, refused); err != nil {
+			return nil, fmt.Errorf("open store of bucket %s: %w", t.bucket, err)
+		}
+		r := replay{t: t, opening: opening, set: t.settings.Load(), m: m}
+		if err = r.run(ctx); err == nil {
+			m = r.m
+			break
+		}
+		if !restored || !errors.Is(t.store.failed.get(), mink.ErrCorrupt) {
+			return nil, errors.Join(fmt.Errorf("open store of bucket %s: %w", t.bucket, err), t.store.close())
+		}
+		if refused, err = err, t.discard(); err != nil {
+			return nil, fmt.Errorf("open store of bucket %s: %w", t.bucket, err)
+		}
 	}
-	if err != nil {
+	if t.changes, err = log.Changelog(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store of bucket %s: %w", t.bucket, err), t.store.close())
 	}
-	t.meta.Store(&r.m)
+	t.meta.Store(&m)
 	t.Touch()
 	go t.run()
 	return t, nil
 }
 
-// openStore opens what is there, or restores, or begins anew.
-func (t *Tablet) openStore(ctx context.Context) (m meta, err error) {
+// openStore opens what is there, or restores, or begins anew. refused is why the store
+// that was restored last is of no use.
+func (t *Tablet) openStore(ctx context.Context, refused error) (m meta, restored bool, err error) {
 	there, err := dirExists(t.cfg.Dir)
 	if err != nil {
-		return meta{}, err
+		return meta{}, false, err
 	}
 	if there {
 		t.store, m, err = t.cfg.Shared.openStore(t.cfg.Dir, t.bucket, t.fail)
@@ -62,36 +80,59 @@ func (t *Tablet) openStore(ctx context.Context) (m meta, err error) {
 			err = t.within(m.flushed)
 		}
 		if err == nil {
-			return m, nil
+			return m, false, nil
 		}
 		t.cfg.Logger.Error("the store that was kept of a bucket is of no use and is built anew", "bucket", t.bucket.String(), "error", err)
 		if err := t.discard(); err != nil {
-			return meta{}, err
+			return meta{}, false, err
 		}
 	}
-	if t.cfg.Restore != nil {
-		at, ok, err := t.cfg.Restore(ctx, t.cfg.Dir)
+	for t.cfg.Restore != nil {
+		if refused != nil {
+			t.cfg.Logger.Error("the store of a restored KV snapshot is of no use; trying the one before", "bucket", t.bucket.String(), "error", refused)
+		}
+		at, ok, err := t.cfg.Restore(ctx, t.cfg.Dir, refused)
 		if err != nil {
-			return meta{}, errors.Join(err, t.discard())
+			return meta{}, false, errors.Join(err, t.discard())
 		}
-		if ok {
-			if t.store, m, err = t.cfg.Shared.openStore(t.cfg.Dir, t.bucket, t.fail); err == nil && m.flushed != at {
-				err = fmt.Errorf("the snapshot of offset %d is as of %d: %w", at, m.flushed, mink.ErrCorrupt)
-			}
-			if err == nil {
-				err = t.within(m.flushed)
-			}
-			if err != nil {
-				return meta{}, errors.Join(err, t.discard())
-			}
-			return m, nil
+		if !ok {
+			break
 		}
+		if m, err = t.openRestored(at); err == nil {
+			return m, true, nil
+		}
+		if e := t.discard(); e != nil || !errors.Is(err, mink.ErrCorrupt) {
+			return meta{}, false, errors.Join(err, e)
+		}
+		refused = err
 	}
 	if err := t.within(0); err != nil {
-		return meta{}, err
+		return meta{}, false, err
 	}
 	t.store, m, err = t.cfg.Shared.openStore(t.cfg.Dir, t.bucket, t.fail)
-	return m, err
+	return m, false, err
+}
+
+// openRestored opens the store of the snapshot of an offset. mink.ErrCorrupt: another
+// snapshot may do.
+func (t *Tablet) openRestored(at mink.Offset) (m meta, err error) {
+	if t.store, m, err = t.cfg.Shared.openStore(t.cfg.Dir, t.bucket, t.fail); err != nil {
+		if !diskTrouble(err) && !errors.Is(err, mink.ErrCorrupt) {
+			err = fmt.Errorf("%w: %w", mink.ErrCorrupt, err)
+		}
+		return meta{}, err
+	}
+	if m.flushed != at {
+		return meta{}, fmt.Errorf("the snapshot of offset %d is as of %d: %w", at, m.flushed, mink.ErrCorrupt)
+	}
+	return m, t.within(m.flushed)
+}
+
+// diskTrouble tells a failure of this machine from one of the files: a file that a
+// manifest names and that is not there is the files'.
+func diskTrouble(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) && errno != syscall.ENOENT || errors.Is(err, mink.ErrUnavailable)
 }
 
 // discard removes the store and its directory.
@@ -124,6 +165,7 @@ func (t *Tablet) within(at mink.Offset) error {
 // replay brings a store to the end of the log.
 type replay struct {
 	t       *Tablet
+	opening *opening
 	set     *settings
 	m       meta
 	readers map[mink.SchemaID]*reader
@@ -153,10 +195,16 @@ func (r *replay) run(ctx context.Context) error {
 		if r.m.flushed < log.HighWatermark() {
 			continue
 		}
-		select { // appends of the tablet before, not durable yet
+		// Appends of the tablet before are not durable yet, and may not be for long: other
+		// stores open meanwhile.
+		r.opening.end()
+		select {
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+		if err := r.opening.begin(ctx); err != nil {
+			return err
 		}
 	}
 	if !r.gap || r.m.rows < 0 {

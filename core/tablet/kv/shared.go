@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -27,7 +28,10 @@ type SharedConfig struct {
 	// PendingBytesMax bounds the rows of all tablets that wait for the log. Default
 	// 256 MiB.
 	PendingBytesMax int64
-	Logger          *slog.Logger
+	// OpensMax bounds the stores that open at a time: restore, or read the log. One that
+	// waits for the log does not count. Default 16.
+	OpensMax int
+	Logger   *slog.Logger
 }
 
 // DefaultShared is the configuration for a node of about 1 GiB for its
@@ -35,7 +39,7 @@ type SharedConfig struct {
 func DefaultShared() SharedConfig {
 	return SharedConfig{
 		CacheBytes: 256 << 20, MemtableBytes: 4 << 20, OpenFiles: 2000, CompactionsMax: 2, PendingBytesMax: 256 << 20,
-		Logger: slog.New(slog.DiscardHandler),
+		OpensMax: 16, Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -44,8 +48,8 @@ func (c *SharedConfig) Validate() error {
 	switch {
 	case c.CacheBytes < 1<<20, c.MemtableBytes < 64<<10, c.MemtableBytes > 1<<30:
 		return fmt.Errorf("kv: %w: CacheBytes is %d (1 MiB or more), MemtableBytes %d (64 KiB to 1 GiB)", mink.ErrInvalid, c.CacheBytes, c.MemtableBytes)
-	case c.OpenFiles < 16, c.CompactionsMax < 1, c.PendingBytesMax < 1, c.Logger == nil:
-		return fmt.Errorf("kv: %w: OpenFiles must be 16 or more, CompactionsMax and PendingBytesMax 1 or more, Logger set", mink.ErrInvalid)
+	case c.OpenFiles < 16, c.CompactionsMax < 1, c.PendingBytesMax < 1, c.OpensMax < 1, c.Logger == nil:
+		return fmt.Errorf("kv: %w: OpenFiles must be 16 or more, CompactionsMax, PendingBytesMax and OpensMax 1 or more, Logger set", mink.ErrInvalid)
 	}
 	return nil
 }
@@ -58,7 +62,34 @@ type Shared struct {
 	files   *pebble.FileCache
 	compact *compactions
 	pending budget
+	opens   opens
 	codecs  codecs
+}
+
+// opens bounds the stores that open at a time.
+type opens chan struct{}
+
+// opening is one store's part of it; it may begin and end again and again.
+type opening struct {
+	of opens
+	is bool
+}
+
+func (o *opening) begin(ctx context.Context) error {
+	select {
+	case o.of <- struct{}{}:
+		o.is = true
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (o *opening) end() {
+	if o.is {
+		o.is = false
+		<-o.of
+	}
 }
 
 // codecs pools what checks and decodes messages.
@@ -93,6 +124,7 @@ func NewShared(cfg SharedConfig) (*Shared, error) {
 		cache:   pebble.NewCache(cfg.CacheBytes),
 		files:   pebble.NewFileCache(fileCacheShards, cfg.OpenFiles),
 		compact: newCompactions(cfg.CompactionsMax),
+		opens:   make(opens, cfg.OpensMax),
 	}
 	s.pending.max = cfg.PendingBytesMax
 	return s, nil

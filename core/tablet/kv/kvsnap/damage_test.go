@@ -75,7 +75,7 @@ func TestDamage(t *testing.T) {
 			if err := CheckFile(t.Context(), small(), store, f, true); !errors.Is(err, want) {
 				t.Fatal(err)
 			}
-			o, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, retained, dir, slog.New(slog.DiscardHandler))
+			o, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, retained, nil, dir, slog.New(slog.DiscardHandler))
 			if err != nil || !ok || o.Snapshot.ID != 1 {
 				t.Fatalf("file %d: %+v %v %v", at, o.Snapshot, ok, err)
 			}
@@ -86,7 +86,7 @@ func TestDamage(t *testing.T) {
 			if err := os.RemoveAll(dir); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err = RestoreNewest(t.Context(), small(), store, testBucket, retained, dir, slog.New(slog.DiscardHandler))
+			_, _, err = RestoreNewest(t.Context(), small(), store, testBucket, retained, nil, dir, slog.New(slog.DiscardHandler))
 			if !errors.Is(err, mink.ErrCorrupt) || !strings.Contains(err.Error(), f.Key()) || !strings.Contains(err.Error(), g.Key()) {
 				t.Fatal(err)
 			}
@@ -163,7 +163,7 @@ func TestRestoreWhileFilesGo(t *testing.T) {
 		return list
 	}
 	dir := filepath.Join(t.TempDir(), "restored")
-	o, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, goOn, dir, slog.New(slog.DiscardHandler))
+	o, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, goOn, nil, dir, slog.New(slog.DiscardHandler))
 	if err != nil || !ok || o.Snapshot.Offset != 3 {
 		t.Fatalf("%+v %v %v", o.Snapshot, ok, err)
 	}
@@ -178,11 +178,11 @@ func TestRestoreWhileFilesGo(t *testing.T) {
 			return stale
 		}
 		return m.View().KVSnapshots(1)
-	}, dir+"2", slog.New(slog.DiscardHandler))
+	}, nil, dir+"2", slog.New(slog.DiscardHandler))
 	if !errors.Is(err, mink.ErrUnavailable) || errors.Is(err, mink.ErrCorrupt) || calls != 2*viewsMax {
 		t.Fatal(calls, err)
 	}
-	if _, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, func() []kvplan.Snapshot { return nil }, dir+"3", nil); ok || err != nil {
+	if _, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, func() []kvplan.Snapshot { return nil }, nil, dir+"3", nil); ok || err != nil {
 		t.Fatal(ok, err)
 	}
 }
@@ -214,7 +214,7 @@ func TestDamagedFilesAreNotNamedAgain(t *testing.T) {
 		}
 		damage(t, store, kvplan.BucketFile{Bucket: testBucket, File: bad}, false)
 		m.failOver(t)
-		o, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, retained, filepath.Join(t.TempDir(), "restored"), slog.New(slog.DiscardHandler))
+		o, ok, err := RestoreNewest(t.Context(), small(), store, testBucket, retained, nil, filepath.Join(t.TempDir(), "restored"), slog.New(slog.DiscardHandler))
 		if ok == whole || errors.Is(err, mink.ErrCorrupt) != whole {
 			t.Fatal(ok, err)
 		}
@@ -246,7 +246,7 @@ func TestUnavailableStoreIsNoDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		store.Inject(fault.Rule{Ops: fault.Get, Skip: 1, Do: fault.FailBefore(objstore.ErrUnavailable)})
-		_, _, err = RestoreNewest(t.Context(), small(), store, testBucket, func() []kvplan.Snapshot { return []kvplan.Snapshot{r.Snapshot, r.Snapshot} }, filepath.Join(t.TempDir(), "x"), slog.New(slog.DiscardHandler))
+		_, _, err = RestoreNewest(t.Context(), small(), store, testBucket, func() []kvplan.Snapshot { return []kvplan.Snapshot{r.Snapshot, r.Snapshot} }, nil, filepath.Join(t.TempDir(), "x"), slog.New(slog.DiscardHandler))
 		if !errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, mink.ErrCorrupt) {
 			t.Fatal(err)
 		}

@@ -111,10 +111,12 @@ const viewsMax = 3
 
 // RestoreNewest restores the newest retained snapshot, or when that is damaged the one
 // before. retained answers the bucket's retained snapshots as of now, oldest first;
-// they are asked for again when a file is gone. false: there is none. mink.ErrCorrupt:
-// none of them can be restored, the error says why for each, and the Origin is what an
-// Uploader must know if the store is built of the log instead.
-func RestoreNewest(ctx context.Context, cfg Config, store objstore.Store, bucket mink.BucketRef, retained func() []kvplan.Snapshot, dir string, logger *slog.Logger) (Origin, bool, error) {
+// they are asked for again when a file is gone. refused says, by their heads, of which
+// snapshots the files are whole and the store is of no use: they are passed over. false:
+// there is none. mink.ErrCorrupt: none of them can be restored, the error says why for
+// each, and the Origin is what an Uploader must know if the store is built of the log
+// instead.
+func RestoreNewest(ctx context.Context, cfg Config, store objstore.Store, bucket mink.BucketRef, retained func() []kvplan.Snapshot, refused map[kvplan.File]error, dir string, logger *slog.Logger) (Origin, bool, error) {
 	var errs []error
 	for range viewsMax {
 		errs = nil
@@ -124,6 +126,10 @@ func RestoreNewest(ctx context.Context, cfg Config, store objstore.Store, bucket
 		}
 		stale := false
 		for i := len(list) - 1; i >= 0 && !stale; i-- {
+			if why := refused[list[i].Head()]; why != nil {
+				errs = append(errs, fmt.Errorf("KV snapshot %d: %w", list[i].ID, why))
+				continue
+			}
 			o, err := Restore(ctx, cfg, store, bucket, list[i], dir)
 			switch {
 			case err == nil:
