@@ -56,6 +56,7 @@ var rank = map[string]int{
 	"core/node":               4,
 	"core/coordinator":        4,
 	"core/pluginhost":         4,
+	"core/peers":              4,
 	"core/flight":             5,
 	"core/kafka":              5,
 	"core/ops":                5,

@@ -6,7 +6,9 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/flight/wire"
+	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -16,6 +18,14 @@ type action struct {
 	name string
 	doc  string // body -> answer: what it does
 	run  func(ctx context.Context, body []byte) (any, error)
+	// atHolder: only the holder of the coordinator lease can do it.
+	atHolder bool
+}
+
+// holder marks an action that is sent on to the holder of the coordinator lease.
+func holder(a action) action {
+	a.atHolder = true
+	return a
 }
 
 // nothing is the body or the answer without fields.
@@ -33,7 +43,7 @@ func taking[B any](name string, run func(context.Context, B) (any, error)) func(
 }
 
 func entry[B any](name, doc string, run func(context.Context, B) (any, error)) action {
-	return action{name, doc, taking(name, run)}
+	return action{name: name, doc: doc, run: taking(name, run)}
 }
 
 // actionTable lists every action; ListActions and docs/flight.md are made of it.
@@ -62,7 +72,7 @@ func (s *service) actionTable() []action {
 		entry(api.ActionNodeStats, "{} -> Stats: of the answering node", s.nodeStats),
 		entry(api.ActionHealth, "{} -> Health: of the answering node", s.health),
 		entry(api.ActionCheck, "CheckRequest -> CheckReport: compare metadata and object store", s.check),
-		entry(api.ActionAcceptLoss, "AcceptLoss -> LossReport: what damaged write-ahead logs have lost; confirm: give it up", s.acceptLoss),
+		holder(entry(api.ActionAcceptLoss, "AcceptLoss -> LossReport: what damaged write-ahead logs have lost; confirm: give it up", s.acceptLoss)),
 	}
 }
 
@@ -82,6 +92,11 @@ func (s *service) DoAction(r *flight.Action, stream flight.FlightService_DoActio
 		if a.name != r.GetType() {
 			continue
 		}
+		if a.atHolder {
+			if n, ok := s.holderElsewhere(stream.Context()); ok {
+				return s.askHolder(stream.Context(), n, r, stream.Send)
+			}
+		}
 		out, err := a.run(stream.Context(), r.GetBody())
 		if err != nil {
 			return err
@@ -93,4 +108,26 @@ func (s *service) DoAction(r *flight.Action, stream flight.FlightService_DoActio
 		names[i] = a.name
 	}
 	return fmt.Errorf("action %.100q: %w%s", r.GetType(), mink.ErrUnsupported, wire.Suggest(r.GetType(), names))
+}
+
+// holderElsewhere answers the live node that holds the coordinator lease, as far as
+// this node knows, when it is another one and may be asked.
+func (s *service) holderElsewhere(ctx context.Context) (cluster.Node, bool) {
+	if s.peers == nil || peers.Forwarded(ctx) {
+		return cluster.Node{}, false
+	}
+	view := s.backend.View()
+	n, ok := view.Node(view.Lease().Node)
+	self, _ := s.backend.Self()
+	return n, ok && n.ID != self && !n.Sealed && n.Epoch == view.Lease().NodeEpoch
+}
+
+// askHolder lets the lease holder answer. It is asked once: whether what it was asked
+// for has happened, when it does not answer, nobody here knows.
+func (s *service) askHolder(ctx context.Context, n cluster.Node, r *flight.Action, send func(*flight.Result) error) error {
+	err := s.peers.Each(ctx, n, r.GetType(), r.GetBody(), func(answer []byte) error { return send(&flight.Result{Body: answer}) })
+	if err != nil {
+		return fmt.Errorf("%s, at the coordinator: %w", r.GetType(), err)
+	}
+	return nil
 }

@@ -30,6 +30,11 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	if err != nil {
 		return err
 	}
+	if ref := c.Bucket(); ref != nil {
+		if n, ok := s.leaderElsewhere(ctx, s.leads(*ref)); ok {
+			return s.relayPut(ctx, n, []*flight.FlightData{m}, in, stream.Send)
+		}
+	}
 	header, err := s.schemaAfter(ctx, m, in)
 	if err != nil {
 		return err

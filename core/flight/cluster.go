@@ -4,16 +4,37 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// lookupsAtOnce is how many buckets one list_offsets looks up side by side: by
-// timestamp each may read from the store.
-const lookupsAtOnce = 16
+// bucketsOf lists the buckets of a table, or of one partition of it, or those named.
+func bucketsOf(view *cluster.State, t *cluster.Table, values []string, named []mink.BucketRef) (refs []mink.BucketRef, of []*cluster.Partition, err error) {
+	partitions, err := partitionsOf(view, t, values)
+	if err != nil {
+		return nil, nil, err
+	}
+	only := map[mink.BucketRef]bool{}
+	for _, b := range named {
+		only[b] = true
+	}
+	for _, p := range partitions {
+		for i := range p.Streams {
+			b := mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)}
+			if len(named) > 0 && !only[b] {
+				continue
+			}
+			delete(only, b)
+			refs, of = append(refs, b), append(of, p)
+		}
+	}
+	for b := range only {
+		return nil, nil, fmt.Errorf("buckets: bucket %s of table %s %w", b, t.Descriptor.Name(), mink.ErrNotExist)
+	}
+	return refs, of, nil
+}
 
 func (s *service) listOffsets(ctx context.Context, b api.ListOffsets) (any, error) {
 	view := s.backend.View()
@@ -25,34 +46,56 @@ func (s *service) listOffsets(ctx context.Context, b api.ListOffsets) (any, erro
 	if err != nil {
 		return nil, fmt.Errorf("at: %w", err)
 	}
-	partitions, err := partitionsOf(view, t, b.Partition)
+	refs, of, err := bucketsOf(view, t, b.Partition, b.Buckets)
 	if err != nil {
 		return nil, err
 	}
-	out := api.Offsets{Offsets: []api.BucketOffset{}}
-	for _, p := range partitions {
-		for i := range p.Streams {
-			out.Offsets = append(out.Offsets, api.BucketOffset{Bucket: mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)}, Values: p.Values})
+	offsets, errs := s.offsets(ctx, t, refs, b.At, at)
+	out := api.Offsets{Offsets: make([]api.BucketOffset, len(refs))}
+	for i, ref := range refs {
+		o := api.BucketOffset{Bucket: ref, Values: of[i].Values}
+		if errs[i] != nil {
+			o.Error, o.Code = errs[i].Error(), codeOf(errs[i])
+		} else {
+			o.Offset = offsets[i]
 		}
+		out.Offsets[i] = o
 	}
-	var g errgroup.Group
-	g.SetLimit(lookupsAtOnce)
-	for i := range out.Offsets {
-		o := &out.Offsets[i]
-		g.Go(func() error {
-			log, err := s.backend.Log(o.Bucket)
-			if err == nil {
-				o.Offset, err = resolve(ctx, log, at)
-			}
-			if err != nil {
-				err = s.leaderError(o.Bucket, err)
-				o.Error, o.Code = err.Error(), codeOf(err)
-			}
-			return nil
-		})
-	}
-	_ = g.Wait() // no member fails
 	return out, ctx.Err()
+}
+
+// offsets finds a position in each of a table's buckets.
+func (s *service) offsets(ctx context.Context, t *cluster.Table, refs []mink.BucketRef, text string, at api.Position) ([]mink.Offset, []error) {
+	out := make([]mink.Offset, len(refs))
+	errs := s.atLeaders(ctx, refs, func(i int) error {
+		log, err := s.backend.Log(refs[i])
+		if err == nil {
+			out[i], err = resolve(ctx, log, at)
+		}
+		return err
+	}, func(ctx context.Context, n cluster.Node, led []int) ([]error, error) {
+		ask := api.ListOffsets{Table: t.Descriptor.Name(), At: text}
+		place := map[mink.BucketRef]int{}
+		for k, i := range led {
+			ask.Buckets = append(ask.Buckets, refs[i])
+			place[refs[i]] = k
+		}
+		var answer api.Offsets
+		if err := s.peers.Action(ctx, n, api.ActionListOffsets, ask, &answer); err != nil {
+			return nil, err
+		}
+		errs := make([]error, len(led))
+		for i := range errs {
+			errs[i] = fmt.Errorf("node %d left bucket %s out of its answer: %w", n.ID, refs[led[i]], mink.ErrUnavailable)
+		}
+		for _, o := range answer.Offsets {
+			if k, ok := place[o.Bucket]; ok {
+				out[led[k]], errs[k] = o.Offset, bucketError(o.Bucket, o.Error, o.Code)
+			}
+		}
+		return errs, nil
+	})
+	return out, errs
 }
 
 func (s *service) initWriter(ctx context.Context, _ nothing) (any, error) {

@@ -148,68 +148,91 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 	if err != nil {
 		return nil, err
 	}
-	partitions, err := partitionsOf(view, t, c.Partition)
+	refs, of, err := bucketsOf(view, t, c.Partition, nil)
 	if err != nil {
 		return nil, err
 	}
 	info := s.infoOf(t, wire.SchemaResult(as))
 	info.FlightDescriptor = d
+	var scans []*api.Scan
 	if c.Mode == api.ModeLog {
 		info.TotalRecords, info.TotalBytes = 0, 0
-	}
-	for _, p := range partitions {
-		for i := range p.Streams {
-			b := mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)}
-			ticket, at := api.Ticket{Snapshot: &api.Snapshot{Bucket: b, Columns: c.Columns}}, mink.Offset(-1)
-			if c.Mode == api.ModeLog {
-				scan, err := s.scanOf(ctx, view, info, b, &c, from)
-				if err != nil {
-					return nil, fmt.Errorf("flight info of table %s: %w", t.Descriptor.Name(), err)
-				}
-				ticket, at = api.Ticket{Scan: scan}, scan.From
-			}
-			info.Endpoint = append(info.Endpoint, &flight.FlightEndpoint{
-				Ticket:      &flight.Ticket{Ticket: api.JSON(ticket)},
-				Location:    location(leaderOf(view, b)),
-				AppMetadata: api.JSON(api.BucketOffset{Bucket: b, Offset: at, Values: p.Values}),
-			})
+		if scans, err = s.scansOf(ctx, view, t, info, refs, &c, from); err != nil {
+			return nil, fmt.Errorf("flight info of table %s: %w", t.Descriptor.Name(), err)
 		}
+	}
+	for i, b := range refs {
+		ticket, at := api.Ticket{Snapshot: &api.Snapshot{Bucket: b, Columns: c.Columns}}, mink.Offset(-1)
+		if scans != nil {
+			ticket, at = api.Ticket{Scan: scans[i]}, scans[i].From
+		}
+		info.Endpoint = append(info.Endpoint, &flight.FlightEndpoint{
+			Ticket:      &flight.Ticket{Ticket: api.JSON(ticket)},
+			Location:    location(leaderOf(view, b)),
+			AppMetadata: api.JSON(api.BucketOffset{Bucket: b, Offset: at, Values: of[i].Values}),
+		})
 	}
 	return info, nil
 }
 
-// scanOf makes the scan of a bucket and adds its estimate. One that is led elsewhere
-// has none, and a position only when the metadata knows it.
-func (s *service) scanOf(ctx context.Context, view *cluster.State, info *flight.FlightInfo, b mink.BucketRef, c *api.Command, from api.Position) (*api.Scan, error) {
-	scan := &api.Scan{Bucket: b, Columns: c.Columns, Meta: c.Meta}
-	log, err := s.backend.Log(b)
-	if err == nil {
-		hw := log.HighWatermark()
-		if scan.From, err = resolve(ctx, log, from); err != nil {
+// scansOf makes a scan of each bucket and adds up their estimates. The leaders of
+// those that are led elsewhere are asked where they end; what they cannot say just
+// now is left open, or taken from the metadata.
+func (s *service) scansOf(ctx context.Context, view *cluster.State, t *cluster.Table, info *flight.FlightInfo, refs []mink.BucketRef, c *api.Command, from api.Position) ([]*api.Scan, error) {
+	scans := make([]*api.Scan, len(refs))
+	var far []mink.BucketRef
+	var at []int
+	for i, b := range refs {
+		scans[i] = &api.Scan{Bucket: b, Columns: c.Columns, Meta: c.Meta}
+		log, err := s.backend.Log(b)
+		if err != nil {
+			far, at = append(far, b), append(at, i)
+			continue
+		}
+		begin, err := resolve(ctx, log, from)
+		if err != nil {
 			return nil, err
 		}
-		scan.Until = &hw
-		if info.TotalRecords >= 0 {
-			info.TotalRecords += int64(max(hw-scan.From, 0))
-			info.TotalBytes += share(log, scan.From, hw)
+		hw := log.HighWatermark()
+		if info.TotalBytes >= 0 {
+			info.TotalBytes += share(log, begin, hw)
 		}
-		scan.From = min(scan.From, hw)
-		return scan, nil
+		bound(scans[i], info, begin, hw)
 	}
-	id, _ := view.StreamOf(b)
-	st, ok := view.Stream(id)
-	switch {
-	case !ok:
-		return nil, err
-	case from.Kind == api.AtEarliest:
-		scan.From = st.Start
-	case from.Kind == api.AtOffset:
-		scan.From = mink.Offset(from.Value)
-	default:
-		return nil, err // only the leader knows
+	if len(far) == 0 {
+		return scans, nil
 	}
-	info.TotalRecords, info.TotalBytes = -1, -1
-	return scan, nil
+	info.TotalBytes = -1
+	begins, beginErrs := s.offsets(ctx, t, far, c.From, from)
+	ends, endErrs := s.offsets(ctx, t, far, "latest", api.Position{Kind: api.AtLatest})
+	for k, i := range at {
+		if beginErrs[k] == nil && endErrs[k] == nil {
+			bound(scans[i], info, begins[k], ends[k])
+			continue
+		}
+		id, _ := view.StreamOf(far[k])
+		st, ok := view.Stream(id)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("bucket %s: %w", far[k], mink.ErrNotExist)
+		case from.Kind == api.AtEarliest:
+			scans[i].From = st.Start
+		case from.Kind == api.AtOffset:
+			scans[i].From = mink.Offset(from.Value)
+		default:
+			return nil, firstOf(beginErrs[k], endErrs[k]) // only the leader knows
+		}
+		info.TotalRecords = -1
+	}
+	return scans, nil
+}
+
+// bound fills in where a scan begins and ends.
+func bound(scan *api.Scan, info *flight.FlightInfo, from, hw mink.Offset) {
+	scan.From, scan.Until = min(from, hw), &hw
+	if info.TotalRecords >= 0 {
+		info.TotalRecords += int64(hw - scan.From)
+	}
 }
 
 // resolve finds a position in a log; what lies past the end is the high watermark.

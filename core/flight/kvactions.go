@@ -36,6 +36,7 @@ func (s *service) lookup(ctx context.Context, b api.Lookup) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer f.close()
 	if len(b.Keys) > lookupKeysMax {
 		return nil, fmt.Errorf("lookup: %d keys, at most %d are looked up at once: send fewer, or exchange a stream of them: %w", len(b.Keys), lookupKeysMax, mink.ErrTooLarge)
 	}
@@ -118,21 +119,31 @@ func (s *service) prefixLookup(ctx context.Context, b api.PrefixLookup) (any, er
 	if err != nil || !ok {
 		return out, err
 	}
+	err = s.atLeader(ctx, func() error {
+		out = api.PrefixRows{Rows: []json.RawMessage{}}
+		return s.prefixHere(ctx, bucket, prefix, rows, limit, &out)
+	}, func(ctx context.Context, n cluster.Node) (bool, error) {
+		out = api.PrefixRows{}
+		return false, s.peers.Action(ctx, n, api.ActionPrefixLookup, b, &out)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prefix lookup in table %s: %w", t.Descriptor.Name(), err)
+	}
+	return out, nil
+}
+
+func (s *service) prefixHere(ctx context.Context, bucket mink.BucketRef, prefix []byte, rows *rowReader, limit int64, out *api.PrefixRows) error {
 	var view *kv.View
-	err = s.withKV(ctx, bucket, func(store KV) (err error) {
+	err := s.withKV(ctx, bucket, func(store KV) (err error) {
 		view, err = store.View()
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer view.Close()
 	text := jsonRows{left: s.cfg.batchBytesMax()}
-	err = prefixRows(ctx, view, prefix, rows, limit, s.cfg.ReadBytes, &text, &out)
-	if err != nil {
-		return nil, fmt.Errorf("prefix lookup in table %s: %w", t.Descriptor.Name(), s.leaderError(bucket, err))
-	}
-	return out, nil
+	return s.leaderError(bucket, prefixRows(ctx, view, prefix, rows, limit, s.cfg.ReadBytes, &text, out))
 }
 
 func prefixRows(ctx context.Context, view *kv.View, prefix []byte, rows *rowReader, limit int64, bytesMax int, text *jsonRows, out *api.PrefixRows) error {
@@ -232,24 +243,45 @@ func (s *service) count(ctx context.Context, b api.CountRequest) (any, error) {
 	if err := wantKey(t); err != nil {
 		return nil, fmt.Errorf("count: %w", err)
 	}
-	partitions, err := partitionsOf(view, t, b.Partition)
+	refs, of, err := bucketsOf(view, t, b.Partition, b.Buckets)
 	if err != nil {
 		return nil, err
 	}
-	out := api.Counts{Buckets: []api.BucketCount{}}
-	for _, p := range partitions {
-		for i := range p.Streams {
-			c := api.BucketCount{Bucket: mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)}, Values: p.Values}
-			err := s.withKV(ctx, c.Bucket, func(store KV) (err error) {
-				c.Rows, err = store.Count(ctx)
-				return err
-			})
-			if err != nil {
-				return nil, fmt.Errorf("count table %s: %w", t.Descriptor.Name(), err)
-			}
-			out.Rows += c.Rows
-			out.Buckets = append(out.Buckets, c)
+	out := api.Counts{Buckets: make([]api.BucketCount, len(refs))}
+	for i, ref := range refs {
+		out.Buckets[i] = api.BucketCount{Bucket: ref, Values: of[i].Values}
+	}
+	errs := s.atLeaders(ctx, refs, func(i int) error {
+		return s.withKV(ctx, refs[i], func(store KV) (err error) {
+			out.Buckets[i].Rows, err = store.Count(ctx)
+			return err
+		})
+	}, func(ctx context.Context, n cluster.Node, led []int) ([]error, error) {
+		ask, place := api.CountRequest{Table: t.Descriptor.Name()}, map[mink.BucketRef]int{}
+		for k, i := range led {
+			ask.Buckets = append(ask.Buckets, refs[i])
+			place[refs[i]] = k
 		}
+		var answer api.Counts
+		if err := s.peers.Action(ctx, n, api.ActionCount, ask, &answer); err != nil {
+			return nil, err
+		}
+		for _, c := range answer.Buckets {
+			if k, ok := place[c.Bucket]; ok {
+				out.Buckets[led[k]].Rows = c.Rows
+				delete(place, c.Bucket)
+			}
+		}
+		for b := range place {
+			return nil, fmt.Errorf("node %d left bucket %s out of its answer: %w", n.ID, b, mink.ErrUnavailable)
+		}
+		return make([]error, len(led)), nil
+	})
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("count table %s: %w", t.Descriptor.Name(), err)
+		}
+		out.Rows += out.Buckets[i].Rows
 	}
 	return out, nil
 }

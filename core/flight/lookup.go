@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -31,7 +32,7 @@ const (
 )
 
 // finder looks rows up by their keys, of a table or of one bucket. Not for
-// concurrent use.
+// concurrent use. Close it.
 type finder struct {
 	service *service
 	table   *cluster.Table
@@ -42,6 +43,9 @@ type finder struct {
 	rows    *rowReader
 	arrow   *arrow.Schema // of the rows
 	step    int           // keys at a time
+
+	mu  sync.Mutex // of encoder, and of:
+	far map[mink.BucketRef]*farLookup
 }
 
 func (s *service) newFinder(t *cluster.Table, bucket *mink.BucketRef, columns []string) (*finder, error) {
@@ -92,15 +96,15 @@ func (f *finder) find(ctx context.Context, keys arrow.RecordBatch) (rows arrow.R
 			r.Release()
 		}
 	}()
+	located, err := f.ofParts(ctx, parts)
+	if err != nil {
+		return nil, nil, err
+	}
 	var places []int32 // of the rows of found, one after the other
-	for _, p := range parts {
+	for k, p := range parts {
 		has := make([]bool, p.keys.NumRows())
 		if !p.absent {
-			var rows arrow.RecordBatch
-			if rows, has, err = f.ofBucket(ctx, &p); err != nil {
-				return nil, nil, err
-			}
-			found = append(found, rows)
+			found, has = append(found, located[k].rows), located[k].found
 		}
 		for i, ok := range has {
 			at := int32(i)
@@ -164,15 +168,9 @@ func (f *finder) split(keys arrow.RecordBatch) ([]part, error) {
 
 // ofBucket looks keys of one bucket up.
 func (f *finder) ofBucket(ctx context.Context, p *part) (rows arrow.RecordBatch, found []bool, err error) {
-	if err := f.encoder.Bind(p.keys); err != nil {
+	keys, err := f.encode(p.keys)
+	if err != nil {
 		return nil, nil, err
-	}
-	keys := make([][]byte, p.keys.NumRows())
-	var buf []byte
-	for i := range keys {
-		start := len(buf)
-		buf = f.encoder.Append(buf, i)
-		keys[i] = buf[start:len(buf):len(buf)]
 	}
 	err = f.service.withKV(ctx, p.bucket, func(store KV) error {
 		rows, found, err = store.Lookup(ctx, keys, f.rows.ids)
@@ -183,6 +181,22 @@ func (f *finder) ofBucket(ctx context.Context, p *part) (rows arrow.RecordBatch,
 	}
 	rows, err = f.rows.conform(rows)
 	return rows, found, err
+}
+
+func (f *finder) encode(rows arrow.RecordBatch) ([][]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.encoder.Bind(rows); err != nil {
+		return nil, err
+	}
+	keys := make([][]byte, rows.NumRows())
+	var buf []byte
+	for i := range keys {
+		start := len(buf)
+		buf = f.encoder.Append(buf, i)
+		keys[i] = buf[start:len(buf):len(buf)]
+	}
+	return keys, nil
 }
 
 // inPlace puts batches together in the order of the places of their rows.
@@ -240,6 +254,7 @@ func (s *service) lookups(ctx context.Context, l *api.LookupStream, first *fligh
 	if err != nil {
 		return err
 	}
+	defer f.close()
 	x := &lookupStream{finder: f, in: in, out: &rowSender{service: s, arrow: f.arrow, send: send}, checker: arrowipc.NewChecker(arrowipc.DefaultMaxBytes), decoder: arrowipc.NewDecoder(arrowipc.DefaultMaxBytes)}
 	x.out.metadata = x.metadata
 	if err := x.out.begin(); err != nil { // a client may wait for it before it sends keys

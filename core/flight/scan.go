@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/flight/wire"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/api"
@@ -26,13 +27,30 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	if n := members(ticket); n != 1 {
 		return fmt.Errorf(`%w: ticket: it has %d of scan, snapshot, range and prefix, want one: {"scan":{"bucket":{...},"from":0}}`, mink.ErrInvalid, n)
 	}
-	if ticket.Scan == nil {
-		return s.readRows(stream.Context(), &ticket, stream.Send)
-	}
-	if ticket.Scan.MinBytes != 0 || ticket.Scan.MaxWaitMs != 0 {
+	if ticket.Scan != nil && (ticket.Scan.MinBytes != 0 || ticket.Scan.MaxWaitMs != 0) {
 		return fmt.Errorf("%w: ticket: min_bytes and max_wait_ms belong to a tail (DoExchange)", mink.ErrInvalid)
 	}
-	return s.scan(stream.Context(), ticket.Scan, stream.Send)
+	ctx, sent := stream.Context(), false
+	send := func(m *flight.FlightData) error {
+		sent = true
+		return stream.Send(m)
+	}
+	var partly error // why a read that had begun ended
+	err := s.atLeader(ctx, func() error {
+		var err error
+		if ticket.Scan == nil {
+			err = s.readRows(ctx, &ticket, send)
+		} else {
+			err = s.scan(ctx, ticket.Scan, send)
+		}
+		if sent {
+			partly, err = err, nil
+		}
+		return err
+	}, func(onward context.Context, n cluster.Node) (bool, error) {
+		return s.relayGet(onward, n, t, stream.Send)
+	})
+	return firstOf(err, partly)
 }
 
 // members counts the members of a body that are there.
@@ -97,7 +115,13 @@ func (s *service) DoExchange(stream flight.FlightService_DoExchangeServer) error
 	switch {
 	case members(x) != 1:
 		return fmt.Errorf("%w: exchange: %s", mink.ErrInvalid, want)
-	case x.Lookup != nil:
+	}
+	if ref := x.Bucket(); ref != nil {
+		if n, ok := s.leaderElsewhere(ctx, s.leads(*ref)); ok {
+			return s.relayExchange(ctx, n, m, in, stream.Send)
+		}
+	}
+	if x.Lookup != nil {
 		return s.lookups(ctx, x.Lookup, m, in, stream.Send)
 	}
 	return s.tail(ctx, x.Scan, in, stream.Send)

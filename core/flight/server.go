@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -38,6 +39,7 @@ type service struct {
 	metrics Metrics
 	log     *slog.Logger
 	actions []action
+	peers   *peers.Pool // nil: nothing is sent on
 
 	turn      atomic.Uint32  // of tables whose batches take turns among buckets
 	receivers sync.WaitGroup // goroutines that read a call's messages
@@ -45,8 +47,15 @@ type service struct {
 	stopOnce  sync.Once
 }
 
+// Option adds to a server.
+type Option func(*service)
+
+// WithPeers lets the server ask other nodes for what this one does not lead; without
+// it such calls are answered NotLeader. The pool's owner closes it after Run.
+func WithPeers(p *peers.Pool) Option { return func(s *service) { s.peers = p } }
+
 // New checks the configuration and does nothing else. metrics may be nil.
-func New(cfg Config, backend Backend, metrics Metrics, logger *slog.Logger) (*Server, error) {
+func New(cfg Config, backend Backend, metrics Metrics, logger *slog.Logger, options ...Option) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -58,6 +67,9 @@ func New(cfg Config, backend Backend, metrics Metrics, logger *slog.Logger) (*Se
 	}
 	sv := &service{cfg: cfg, backend: backend, metrics: metrics, log: logger, stopping: make(chan struct{})}
 	sv.actions = sv.actionTable()
+	for _, o := range options {
+		o(sv)
+	}
 	s := &Server{cfg: cfg, backend: backend, metrics: metrics, log: logger, service: sv}
 	s.rpc = grpc.NewServer(
 		// Beyond the limit for batches there is room to say so; see checkSize.

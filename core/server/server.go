@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/kafka"
@@ -24,6 +25,7 @@ import (
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet/kv"
@@ -59,6 +61,7 @@ type parts struct {
 	ops         *ops.Server
 	kafka       *kafka.Server // nil once it runs
 	flight      *flight.Server
+	peers       *peers.Pool
 	http        net.Listener
 	addresses   Addresses // bound
 }
@@ -179,6 +182,9 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 			return inUse("kafka_listen", p.cfg.KafkaListen, err)
 		}
 	}
+	pcfg := peers.Default()
+	pcfg.MessageBytesMax = int(p.cfg.MessageBytesMax)
+	p.peers = peers.New(pcfg, func() *cluster.State { return p.node.View() })
 	if p.flight, err = openFlight(ctx, p.cfg, p, p.ops.Flight(), p.logger); err != nil {
 		return inUse("listen", p.cfg.Listen, err)
 	}
@@ -334,6 +340,7 @@ func (p *parts) run(ctx context.Context, ready func(Ready)) error {
 		return p.node.Run(middle)
 	})
 	mid.Go(func() error { return p.coordinator.Run(middle) })
+	mid.Go(func() error { return p.peers.Run(middle, p.replica.Changed) })
 
 	err := p.serve(outer, &out, stopOuter, ready)
 	stopOuter()

@@ -129,6 +129,8 @@ type ListOffsets struct {
 	Table     string   `json:"table"`
 	Partition []string `json:"partition,omitempty"`
 	At        string   `json:"at"`
+	// Buckets restricts to these buckets of the table; absent: all.
+	Buckets []mink.BucketRef `json:"buckets,omitempty"`
 }
 
 // Offsets answers ListOffsets.

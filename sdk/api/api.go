@@ -21,6 +21,12 @@ const (
 	HeaderMinAppliedIndex = "mink-min-applied-index"
 )
 
+// HeaderForwarded, with any value, asks the node to answer for itself: what it
+// cannot answer alone it refuses, NOT_LEADER with the leader's address, where it
+// would have asked another node. Nodes set it when they do ask, so that a request
+// is sent on once at most; clients that route set it to hear of moves.
+const HeaderForwarded = "mink-forwarded"
+
 // Command is the CMD descriptor of GetFlightInfo and DoPut.
 //
 // GetFlightInfo:  {"table":"db.t","mode":"log","columns":["a"],"from":"earliest"}
@@ -50,6 +56,17 @@ type Command struct {
 
 	Append *Append `json:"append,omitempty"`
 	Put    *Put    `json:"put,omitempty"`
+}
+
+// Bucket is the one bucket that a put is about; nil: it is about a table.
+func (c Command) Bucket() *mink.BucketRef {
+	switch {
+	case c.Append != nil:
+		return &c.Append.Bucket
+	case c.Put != nil:
+		return &c.Put.Bucket
+	}
+	return nil
 }
 
 // Append addresses one bucket's log for pipelined, idempotent appends: the

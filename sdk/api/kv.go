@@ -99,6 +99,17 @@ type Exchange struct {
 	Lookup *LookupStream `json:"lookup,omitempty"`
 }
 
+// Bucket is the one bucket that an exchange is about; nil: it is about a table.
+func (x Exchange) Bucket() *mink.BucketRef {
+	switch {
+	case x.Scan != nil:
+		return &x.Scan.Bucket
+	case x.Lookup != nil:
+		return x.Lookup.Bucket
+	}
+	return nil
+}
+
 // LookupStream is a DoExchange of lookups. The client sends batches of the primary
 // key's columns, as many ahead as it likes. Each is answered in order: the rows that
 // were found, in the order of their keys, with LookupMetadata.
@@ -153,6 +164,8 @@ type PrefixRows struct {
 type CountRequest struct {
 	Table     string   `json:"table"`
 	Partition []string `json:"partition,omitempty"`
+	// Buckets restricts to these buckets of the table; absent: all.
+	Buckets []mink.BucketRef `json:"buckets,omitempty"`
 }
 
 // Counts answers CountRequest.

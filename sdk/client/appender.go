@@ -348,7 +348,7 @@ func (p *appender) pump(ctx context.Context, to *target, out *flight.Writer, ack
 	}
 }
 
-func (p *appender) wrap(err error) error { return wrap(p.what(), err) }
+func (p *appender) wrap(err error) error { return FromStatus(p.what(), err) }
 
 // what is done, for errors.
 func (p *appender) what() string { return p.w.verb + " " + p.w.table.name }

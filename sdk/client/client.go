@@ -149,7 +149,7 @@ func (c *Client) doAt(ctx context.Context, conn flight.Client, action string, bo
 	defer cancel()
 	s, err := conn.DoAction(ctx, &flight.Action{Type: action, Body: api.JSON(body)})
 	if err != nil {
-		return wrap(action, err)
+		return FromStatus(action, err)
 	}
 	r, err := s.Recv()
 	if errors.Is(err, io.EOF) {
@@ -159,7 +159,7 @@ func (c *Client) doAt(ctx context.Context, conn flight.Client, action string, bo
 		return fmt.Errorf("%s: the node answered nothing: %w", action, mink.ErrUnknownOutcome)
 	}
 	if err != nil {
-		return wrap(action, err)
+		return FromStatus(action, err)
 	}
 	if out == nil {
 		return nil

@@ -41,9 +41,10 @@ type serverError struct {
 func (e *serverError) Error() string { return e.text }
 func (e *serverError) Unwrap() error { return e.class }
 
-// wrap turns a gRPC status into an error of sdk/mink's classes. what is put
-// before its text, unless it is empty: then the caller says more.
-func wrap(what string, err error) error {
+// FromStatus turns a gRPC status of a node into an error of sdk/mink's classes, for
+// programs that speak Flight themselves. what is put before its text, unless it is
+// empty: then the caller says more.
+func FromStatus(what string, err error) error {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {
 		return err

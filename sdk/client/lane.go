@@ -157,7 +157,7 @@ func (p *lane) failOlder(age time.Duration, err error) {
 	}
 }
 
-func (p *lane) wrap(err error) error { return wrap("lookup in "+p.l.table.name, err) }
+func (p *lane) wrap(err error) error { return FromStatus("lookup in "+p.l.table.name, err) }
 
 // session asks on one stream, batch after batch, until it breaks.
 func (p *lane) session(ctx context.Context) (progress bool, err error) {

@@ -140,7 +140,7 @@ func (c *Client) getRows(ctx context.Context, address string, t api.Ticket, each
 	defer cancel()
 	s, err := conn.DoGet(ctx, &flight.Ticket{Ticket: api.JSON(t)})
 	if err != nil {
-		return wrap("", err)
+		return FromStatus("", err)
 	}
 	return readBatches(s, each)
 }
@@ -148,7 +148,7 @@ func (c *Client) getRows(ctx context.Context, address string, t api.Ticket, each
 func readBatches(s flight.DataStreamReader, each func(arrow.RecordBatch, []byte) error) error {
 	r, err := flight.NewRecordReader(s, ipc.WithDelayReadSchema(true))
 	if err != nil {
-		return wrap("", err)
+		return FromStatus("", err)
 	}
 	defer r.Release()
 	for r.Next() {
@@ -157,7 +157,7 @@ func readBatches(s flight.DataStreamReader, each func(arrow.RecordBatch, []byte)
 		}
 	}
 	if err := r.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return wrap("", err)
+		return FromStatus("", err)
 	}
 	return nil
 }
@@ -361,13 +361,13 @@ func (c *Client) follow(ctx context.Context, address string, s api.Scan, each fu
 	defer cancel()
 	x, err := conn.DoExchange(ctx)
 	if err != nil {
-		return wrap("", err)
+		return FromStatus("", err)
 	}
 	err = x.Send(&flight.FlightData{
 		FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Exchange{Scan: &s})},
 	})
 	if err != nil && !errors.Is(err, io.EOF) {
-		return wrap("", err)
+		return FromStatus("", err)
 	}
 	return readBatches(x, logBatches(each))
 }
