@@ -31,6 +31,10 @@ run: build ## run a node on the embedded defaults (Kafka 9092, Flight 9123, HTTP
 test: ## unit, story, conformance and simulation tests; prints what it had to leave out
 	@scripts/test.sh
 
+.PHONY: mutants
+mutants: ## puts faults into the code, one by one, and expects the tests to notice each
+	go test -count=1 -timeout 60m -v -run 'FaultsOfCode' $$(git grep -l 'codefault.MustNotice' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's#^#./#') -mutants
+
 .PHONY: e2e
 e2e: build ## real processes and real clients (needs kcat and python3 with pyarrow)
 	@scripts/e2e.sh

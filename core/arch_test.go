@@ -84,7 +84,7 @@ var sideways = map[string][]string{
 // proving packages exist for tests and benchmarks: no shipped package may
 // import them, and they may import anything.
 var proving = []string{
-	"core", "core/fault", "core/sim", "core/e2e", "core/bench",
+	"core", "core/fault", "core/internal/codefault", "core/sim", "core/e2e", "core/bench",
 	"sdk/host/hosttest", "core/server/servertest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
 	"core/stream/streamtest", "core/stream/plan/plantest", "core/schema/evolve/evolvetest", "core/record/merge/mergetest", "plugins/cloudtest",
 }

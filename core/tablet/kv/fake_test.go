@@ -15,10 +15,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/mink-project/mink/core/record"
-	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/record/merge/mergetest"
 	"github.com/mink-project/mink/core/schema"
-	"github.com/mink-project/mink/core/schema/keyenc"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/core/tablet"
@@ -363,39 +361,11 @@ var noWriter = Put{WriterID: mink.NoWriter}
 // are those of a schema version.
 func putOf(t fataler, s *schema.Schema, writes []mergetest.Write, p Put) Put {
 	t.Helper()
-	columns := writes[0].Columns
-	sent := *s
-	if columns != nil {
-		sent.Columns = nil
-		p.Columns = []mink.FieldID{}
-		for _, c := range columns {
-			sent.Columns = append(sent.Columns, s.Columns[c])
-			p.Columns = append(p.Columns, s.Columns[c].ID)
-		}
-	}
-	var rows []mergetest.Row
-	for _, w := range writes {
-		row := w.Row
-		if columns != nil {
-			row = nil
-			for _, c := range columns {
-				row = append(row, w.Row[c])
-			}
-		}
-		rows = append(rows, row)
-		kind := byte(mink.ChangeAppend)
-		if w.Delete {
-			kind = byte(mink.ChangeDelete)
-		}
-		p.Changes = append(p.Changes, kind)
-	}
-	rec := mergetest.Batch(&sent, rows)
-	defer rec.Release()
-	meta, body, err := arrowipc.Encode(rec)
-	if err != nil {
+	var err error
+	if p.Columns, p.Changes, p.Metadata, p.Body, err = mergetest.Message(s, writes); err != nil {
 		t.Fatal(err)
 	}
-	p.SchemaID, p.Metadata, p.Body, p.Count = s.ID, meta, body, int32(len(rows))
+	p.SchemaID, p.Count = s.ID, int32(len(writes))
 	return p
 }
 
@@ -430,14 +400,7 @@ func wait(t testing.TB, p *Pending) tablet.AppendResult {
 
 func key(t fataler, d *schema.Descriptor, r mergetest.Row) []byte {
 	t.Helper()
-	var types []schema.Type
-	var values []any
-	for _, name := range d.PrimaryKey {
-		if i := d.Schema.Index(name); !slices.Contains(d.PartitionKeys, name) {
-			types, values = append(types, d.Schema.Columns[i].Type), append(values, r[i])
-		}
-	}
-	k, err := keyenc.Encode(types, values)
+	k, err := mergetest.BucketKey(d, r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,139 +16,13 @@ import (
 
 	"github.com/mink-project/mink/core/record/merge/mergetest"
 	"github.com/mink-project/mink/core/schema"
-	"github.com/mink-project/mink/core/schema/evolve"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// tableModel is a table through puts, alters, restarts and losses: mergetest.Model
-// knows the rows, this the order in which everything happened, so that what a crash
-// lost can be taken back.
-type tableModel struct {
-	d       *schema.Descriptor
-	m       *mergetest.Model
-	history []event
-	end     mink.Offset
-	auto    int64 // the last number that was given out
-}
-
-// event is a put or an alter.
-type event struct {
-	d       *schema.Descriptor // after an alter
-	sent    Put
-	writes  []mergetest.Write
-	changes []mergetest.Change
-	keys    []string
-	ids     []int64
-	offsets mink.Offset // taken
+// sentPut is what the test keeps beside each put.
+type sentPut struct {
+	put     Put
 	pending *Pending
-}
-
-func newTableModel(d *schema.Descriptor) *tableModel { return &tableModel{d: d, m: mergetest.New(d)} }
-
-// put applies writes; offsets that a put without changes takes are 1 with a writer.
-func (m *tableModel) put(sent Put, writes []mergetest.Write) (event, error) {
-	e := event{sent: sent, writes: writes}
-	was := m.auto
-	m.m.NextID = func() int64 {
-		m.auto++
-		e.ids = append(e.ids, m.auto)
-		return m.auto
-	}
-	changes, err := m.m.Apply(writes)
-	if err != nil {
-		m.auto = was
-		return e, err
-	}
-	for _, w := range writes {
-		e.keys = append(e.keys, m.m.Key(w.Row))
-	}
-	e.changes, e.offsets = changes, mink.Offset(len(changes))
-	if len(changes) == 0 && sent.WriterID >= 0 {
-		e.offsets = 1
-	}
-	m.end += e.offsets
-	return e, nil
-}
-
-func (m *tableModel) alter(d *schema.Descriptor) {
-	rows := migrate(m.m.Rows(), &m.d.Schema, &d.Schema)
-	m.d, m.m = d, mergetest.New(d)
-	auto := slices.IndexFunc(d.Schema.Columns, func(c schema.Column) bool { return c.AutoIncrement })
-	for _, r := range rows {
-		if auto >= 0 {
-			id := r[auto]
-			m.m.NextID = func() int64 {
-				if v, ok := id.(int32); ok {
-					return int64(v)
-				}
-				return id.(int64)
-			}
-			r = slices.Clone(r)
-			r[auto] = nil
-		}
-		if _, err := m.m.Apply([]mergetest.Write{{Row: r}}); err != nil {
-			panic(err)
-		}
-	}
-}
-
-func migrate(rows []mergetest.Row, from, to *schema.Schema) []mergetest.Row {
-	if len(rows) == 0 {
-		return nil
-	}
-	rec := mergetest.Batch(from, rows)
-	defer rec.Release()
-	out, err := evolve.Remap(allocator, rec, from, to)
-	if err != nil {
-		panic(err)
-	}
-	return rowsOf(out)
-}
-
-// cut takes back the puts that the log does not have.
-func (m *tableModel) cut(d0 *schema.Descriptor, end mink.Offset) {
-	history := m.history
-	auto, lost := m.auto, false
-	*m = *newTableModel(d0)
-	for _, e := range history {
-		if e.d != nil {
-			m.alter(e.d)
-			m.history = append(m.history, e)
-			continue
-		}
-		if lost = lost || m.end+e.offsets > end; lost {
-			continue // and what came after it: it may have changed nothing only because of it
-		}
-		ids := e.ids
-		m.m.NextID = func() int64 {
-			id := ids[0]
-			ids = ids[1:]
-			return id
-		}
-		if _, err := m.m.Apply(e.writes); err != nil {
-			panic(err)
-		}
-		m.end += e.offsets
-		m.history = append(m.history, e)
-	}
-	m.auto = auto
-}
-
-func (m *tableModel) changes() (all []mergetest.Change) {
-	for _, e := range m.history {
-		all = append(all, e.changes...)
-	}
-	return all
-}
-
-// writers are the puts of the one writer, in order.
-func (m *tableModel) writers() (out []event) {
-	for _, e := range m.history {
-		if e.d == nil && e.sent.WriterID >= 0 {
-			out = append(out, e)
-		}
-	}
-	return out
 }
 
 // TestModel: whatever is put, by whichever columns and under whichever version, lost,
@@ -161,7 +35,7 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := mergetest.Table(rt)
 		runs++
-		r := &modelRun{rt: rt, d0: d, m: newTableModel(d), b: makeBed(t, sh, filepath.Join(dir, fmt.Sprint(runs)), d, false), snap: -1}
+		r := &modelRun{rt: rt, m: mergetest.NewHistory[sentPut](d), b: makeBed(t, sh, filepath.Join(dir, fmt.Sprint(runs)), d, false), snap: -1}
 		defer func() {
 			r.drop()
 			r.b.close()
@@ -195,8 +69,7 @@ func TestModel(t *testing.T) {
 
 type modelRun struct {
 	rt     *rapid.T
-	d0     *schema.Descriptor
-	m      *tableModel
+	m      *mergetest.History[sentPut]
 	b      *bed
 	snap   mink.Offset // of the checkpoint, -1: none
 	dir    string
@@ -217,82 +90,27 @@ type earlyPut struct {
 const modelWriter = mink.WriterID(5)
 
 func (r *modelRun) put() {
-	d := r.m.d
-	columns := mergetest.Columns(r.rt, d)
-	writes := mergetest.Writes(r.rt, d, columns)
+	d := r.m.Descriptor()
+	writes := mergetest.Writes(r.rt, d, mergetest.Columns(r.rt, d))
 	r.send(r.b.current(), writes, writes)
 }
 
 // older puts under an earlier schema version.
 func (r *modelRun) older() {
-	o, _ := r.m.d.ParsedOptions()
-	if len(r.b.table.Schemas) == 1 || o.MergeEngine == schema.FirstRow || o.MergeEngine == schema.Versioned {
-		return // these take whole rows: how a row without a new column is whole the model does not know
+	if len(r.b.table.Schemas) == 1 {
+		return
 	}
 	v := r.b.table.Schemas[rapid.IntRange(0, len(r.b.table.Schemas)-2).Draw(r.rt, "version")]
-	of := *r.m.d
-	of.Schema = *v
-	of.PrimaryKey = nil
-	for _, name := range r.m.d.PrimaryKey {
-		c, _ := r.m.d.Schema.Column(name)
-		of.PrimaryKey = append(of.PrimaryKey, v.Columns[v.IndexByID(c.ID)].Name)
+	if sent, writes := mergetest.OlderWrites(r.rt, r.m.Descriptor(), v); sent != nil {
+		r.olders++
+		r.send(v, sent, writes)
 	}
-	columns := mergetest.Columns(r.rt, &of)
-	writes := mergetest.Writes(r.rt, &of, columns)
-	complete := columns == nil
-	if columns != nil {
-		complete = true
-		for i, c := range v.Columns {
-			complete = complete && (c.AutoIncrement || slices.Contains(columns, i))
-		}
-	}
-	var now []mergetest.Write
-	for _, w := range writes {
-		row := migrateNulls(w.Row, v, &r.m.d.Schema)
-		n := mergetest.Write{Row: row, Columns: []int{}, Delete: w.Delete}
-		all := true
-		for i, c := range r.m.d.Schema.Columns {
-			at := v.IndexByID(c.ID)
-			switch {
-			case at >= 0 && (columns == nil || slices.Contains(columns, at)):
-				n.Columns = append(n.Columns, i)
-			case !c.AutoIncrement:
-				all = false
-			}
-		}
-		if w.Delete && !complete && all {
-			return // of columns, of which the others were dropped since: to the model it is of the row
-		}
-		if w.Delete && complete && !all { // of the row, by who does not know all its columns
-			n.Columns = nil
-			for i, c := range r.m.d.Schema.Columns {
-				if slices.Contains(r.m.d.PrimaryKey, c.Name) {
-					n.Columns = append(n.Columns, i)
-				}
-			}
-		}
-		now = append(now, n)
-	}
-	r.olders++
-	r.send(v, writes, now)
-}
-
-// migrateNulls is migrate for a row that may have nulls where it must not.
-func migrateNulls(row mergetest.Row, from, to *schema.Schema) mergetest.Row {
-	loose := func(s *schema.Schema) *schema.Schema {
-		c := s.Clone()
-		for i := range c.Columns {
-			c.Columns[i].Type.NotNull = false
-		}
-		return &c
-	}
-	return migrate([]mergetest.Row{row}, loose(from), loose(to))[0]
 }
 
 func (r *modelRun) send(s *schema.Schema, sent, writes []mergetest.Write) {
 	p := putOf(r.b.t, s, sent, noWriter)
 	if rapid.Bool().Draw(r.rt, "writer") {
-		p.WriterID, p.Sequence = modelWriter, int32(len(r.m.writers()))
+		p.WriterID, p.Sequence = modelWriter, int32(len(r.m.ByWriter()))
 	}
 	pending, err := r.b.kv.Put(context.Background(), p)
 	r.outcome(pending, err, p, writes)
@@ -301,8 +119,8 @@ func (r *modelRun) send(s *schema.Schema, sent, writes []mergetest.Write) {
 // outcome compares that of a put with the model's.
 func (r *modelRun) outcome(pending *Pending, err error, p Put, writes []mergetest.Write) {
 	for _, w := range writes {
-		for i, c := range r.m.d.Schema.Columns {
-			if w.Row[i] == nil && slices.Contains(r.m.d.PrimaryKey, c.Name) {
+		for i, c := range r.m.Descriptor().Schema.Columns {
+			if w.Row[i] == nil && slices.Contains(r.m.Descriptor().PrimaryKey, c.Name) {
 				if !errors.Is(err, mink.ErrInvalid) {
 					r.rt.Fatalf("a put with null in a key: %v", err)
 				}
@@ -310,7 +128,7 @@ func (r *modelRun) outcome(pending *Pending, err error, p Put, writes []mergetes
 			}
 		}
 	}
-	e, refused := r.m.put(p, writes)
+	e, refused := r.m.Put(writes, p.WriterID >= 0, sentPut{p, pending})
 	if (err != nil) != (refused != nil) {
 		r.rt.Fatalf("put: %v, the model: %v", err, refused)
 	}
@@ -321,14 +139,12 @@ func (r *modelRun) outcome(pending *Pending, err error, p Put, writes []mergetes
 		r.refused++
 		return
 	}
-	e.pending = pending
 	r.puts++
-	if len(e.changes) == 0 {
+	if len(e.Changes) == 0 {
 		r.noops++
 	}
-	r.m.history = append(r.m.history, e)
-	if end := r.b.log.LogEnd(); end != r.m.end {
-		r.rt.Fatalf("the log ends at %d, want %d", end, r.m.end)
+	if end := r.b.log.LogEnd(); end != r.m.End {
+		r.rt.Fatalf("the log ends at %d, want %d", end, r.m.End)
 	}
 }
 
@@ -337,7 +153,7 @@ func (r *modelRun) prepare() {
 	if len(r.early) == 3 {
 		return
 	}
-	writes := mergetest.Writes(r.rt, r.m.d, mergetest.Columns(r.rt, r.m.d))
+	writes := mergetest.Writes(r.rt, r.m.Descriptor(), mergetest.Columns(r.rt, r.m.Descriptor()))
 	e := earlyPut{sent: putOf(r.b.t, r.b.current(), writes, noWriter), writes: writes}
 	var err error
 	if e.prepared, err = r.b.kv.Prepare(e.sent); err != nil {
@@ -394,20 +210,20 @@ func (r *modelRun) drop() {
 
 // again sends a writer's put again.
 func (r *modelRun) again() {
-	w := r.m.writers()
+	w := r.m.ByWriter()
 	if len(w) == 0 {
 		return
 	}
 	e := w[rapid.IntRange(0, len(w)-1).Draw(r.rt, "which")]
-	p, err := r.b.kv.Put(context.Background(), e.sent)
+	p, err := r.b.kv.Put(context.Background(), e.Note.put)
 	if err != nil {
 		r.rt.Fatal(err)
 	}
-	if !p.res.Duplicate || r.b.log.LogEnd() != r.m.end {
-		r.rt.Fatalf("sent again: %+v, the log ends at %d, want %d", p.res, r.b.log.LogEnd(), r.m.end)
+	if !p.res.Duplicate || r.b.log.LogEnd() != r.m.End {
+		r.rt.Fatalf("sent again: %+v, the log ends at %d, want %d", p.res, r.b.log.LogEnd(), r.m.End)
 	}
 	r.dups++
-	r.m.history = append(r.m.history, event{writes: nil, pending: p, sent: noWriter})
+	r.m.Repeat(sentPut{pending: p})
 }
 
 func (r *modelRun) reopen() {
@@ -415,7 +231,7 @@ func (r *modelRun) reopen() {
 	r.b.s.land(-1)
 	r.b.reopen()
 	r.settle()
-	r.m.auto = r.b.nextID
+	r.m.LastID = r.b.nextID
 }
 
 // crash loses some of what was on its way, the directory, and the numbers that were
@@ -427,13 +243,12 @@ func (r *modelRun) crash() {
 	if r.snap >= 0 {
 		r.restores++
 	}
-	r.m.auto = r.b.nextID
-	r.m.cut(r.d0, r.b.log.LogEnd())
-	if end := r.b.log.LogEnd(); end != r.m.end {
-		r.rt.Fatalf("the log ends at %d, the model has puts up to %d", end, r.m.end)
+	r.m.LastID = r.b.nextID
+	if _, err := r.m.Cut(r.b.log.LogEnd()); err != nil {
+		r.rt.Fatal(err)
 	}
-	for i := range r.m.history {
-		r.m.history[i].pending = nil
+	for _, e := range r.m.Events {
+		e.Note.pending = nil
 	}
 }
 
@@ -470,7 +285,7 @@ func copyDir(from, to string) error {
 
 func (r *modelRun) alter() {
 	r.drop()
-	d := r.m.d
+	d := r.m.Descriptor()
 	r.alters++
 	var c schema.Change
 	value := func() string {
@@ -497,8 +312,7 @@ func (r *modelRun) alter() {
 	if r.b.alter(c) != nil {
 		return // one of its rules
 	}
-	r.m.alter(r.b.table.Descriptor)
-	r.m.history = append(r.m.history, event{d: r.b.table.Descriptor})
+	r.m.Alter(r.b.table.Descriptor)
 }
 
 func indexes(n int) (out []int) {
@@ -510,20 +324,19 @@ func indexes(n int) (out []int) {
 
 // settle waits for the puts that were not lost.
 func (r *modelRun) settle() {
-	for i := range r.m.history {
-		e := &r.m.history[i]
-		if e.pending == nil {
+	for _, e := range r.m.Events {
+		if e.Note.pending == nil {
 			continue
 		}
-		<-e.pending.Done()
-		res, err := e.pending.Result()
+		<-e.Note.pending.Done()
+		res, err := e.Note.pending.Result()
 		if err != nil {
 			r.rt.Fatal(err)
 		}
-		if !res.Duplicate && res.Last-res.First+1 != e.offsets {
-			r.rt.Fatalf("a put takes %+v, want %d offsets", res, e.offsets)
+		if !res.Duplicate && res.Last-res.First+1 != e.Offsets {
+			r.rt.Fatalf("a put takes %+v, want %d offsets", res, e.Offsets)
 		}
-		e.pending = nil
+		e.Note.pending = nil
 	}
 }
 
@@ -531,26 +344,26 @@ func (r *modelRun) check() {
 	b, ctx := r.b, context.Background()
 	b.s.land(-1)
 	r.settle()
-	want := r.m.m.Rows()
+	want := r.m.Rows()
 	sameRows(r.rt, "view", b.all(), want)
 	if n, err := b.kv.Count(ctx); n != int64(len(want)) || err != nil {
 		r.rt.Fatalf("%d rows, %v, want %d", n, err, len(want))
 	}
-	if got := b.kv.VisibleHighWatermark(); got != r.m.end {
-		r.rt.Fatalf("visible up to %d of %d", got, r.m.end)
+	if got := b.kv.VisibleHighWatermark(); got != r.m.End {
+		r.rt.Fatalf("visible up to %d of %d", got, r.m.End)
 	}
 	changes, next := changelog(r.rt, b.log, 0)
-	if next != r.m.end {
-		r.rt.Fatalf("a reader gets to %d of %d", next, r.m.end)
+	if next != r.m.End {
+		r.rt.Fatalf("a reader gets to %d of %d", next, r.m.End)
 	}
-	sameChanges(r.rt, "changelog", changes, r.m.changes())
+	sameChanges(r.rt, "changelog", changes, r.m.Changes())
 	// Of all keys that ever were, the ones with a row are found, in any order.
 	var keys [][]byte
 	var found []mergetest.Row
-	for _, w := range slices.Backward(r.m.history) {
-		for _, k := range w.keys {
+	for _, w := range slices.Backward(r.m.Events) {
+		for _, k := range w.Keys {
 			keys = append(keys, []byte(k))
-			if row := r.m.m.Get(k); row != nil {
+			if row := r.m.Get(k); row != nil {
 				found = append(found, row)
 			}
 		}
@@ -560,13 +373,13 @@ func (r *modelRun) check() {
 		r.rt.Fatal(err)
 	}
 	for i, k := range keys {
-		if hit[i] != (r.m.m.Get(string(k)) != nil) {
+		if hit[i] != (r.m.Get(string(k)) != nil) {
 			r.rt.Fatalf("key %x: found is %t", k, hit[i])
 		}
 	}
 	sameRows(r.rt, "lookup", rowsOf(rec), found)
 	if len(want) > 1 { // a range of keys
-		lo, hi := key(r.rt, r.m.d, want[1]), key(r.rt, r.m.d, want[len(want)-1])
+		lo, hi := key(r.rt, r.m.Descriptor(), want[1]), key(r.rt, r.m.Descriptor(), want[len(want)-1])
 		v, err := b.kv.View()
 		if err != nil {
 			r.rt.Fatal(err)

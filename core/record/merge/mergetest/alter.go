@@ -67,7 +67,7 @@ func Alterations(t *rapid.T, d *schema.Descriptor) []schema.Change {
 		switch fate := rapid.IntRange(0, 5).Draw(t, "fate"); {
 		case fate == 0 && !key && c.Name != o.VersionColumn:
 			changes = append(changes, schema.Change{Op: schema.DropColumn, Name: c.Name})
-		case fate == 1:
+		case fate == 1 && !slices.Contains(d.PartitionKeys, c.Name):
 			changes = append(changes, schema.Change{Op: schema.RenameColumn, Name: c.Name, To: c.Name + "r"})
 		case fate == 2 && !key && !c.AutoIncrement && promotions[c.Type.Kind] != "":
 			to := schema.MustParseType(promotions[c.Type.Kind])

@@ -197,3 +197,59 @@ func Writes(t *rapid.T, d *schema.Descriptor, columns []int) []Write {
 	}
 	return writes
 }
+
+// OlderWrites draws the writes of one put by a writer who knows the table as it was at an
+// earlier schema version: sent are by that version, writes are the same by d. None when
+// only that version says what becomes of them.
+func OlderWrites(t *rapid.T, d *schema.Descriptor, version *schema.Schema) (sent, writes []Write) {
+	of := *d
+	of.Schema, of.PrimaryKey = *version, nil
+	for _, name := range d.PrimaryKey {
+		c, _ := d.Schema.Column(name)
+		of.PrimaryKey = append(of.PrimaryKey, version.Columns[version.IndexByID(c.ID)].Name)
+	}
+	columns := Columns(t, &of)
+	sent = Writes(t, &of, columns)
+	var now []int
+	whole := true // of what is left
+	dropped := false
+	for i, c := range version.Columns {
+		at, named := d.Schema.IndexByID(c.ID), columns == nil || slices.Contains(columns, i)
+		switch {
+		case at < 0 && (c.Type.NotNull || c.AutoIncrement):
+			return nil, nil // whether its value is refused
+		case at < 0:
+			dropped = dropped || !named
+		case named:
+			now = append(now, at)
+		default:
+			whole = whole && c.AutoIncrement
+		}
+	}
+	if columns == nil {
+		now = nil
+	}
+	if dropped && whole {
+		return nil, nil // of some columns, when the others are gone
+	}
+	for _, w := range sent {
+		writes = append(writes, Write{Row: Follow(w.Row, version, &d.Schema), Columns: now, Delete: w.Delete, Writer: version})
+	}
+	return sent, writes
+}
+
+// Partition is the table with one more column of its key, which partitions it: into three
+// at most.
+func Partition(t *rapid.T, d *schema.Descriptor) *schema.Descriptor {
+	d = d.Clone()
+	d.Schema.Columns = append(d.Schema.Columns, schema.Column{Name: "part", Type: schema.MustParseType(rapid.SampledFrom([]string{"BOOLEAN NOT NULL", "DATE NOT NULL"}).Draw(t, "partitions"))})
+	d.PrimaryKey, d.PartitionKeys = append(d.PrimaryKey, "part"), []string{"part"}
+	n, err := d.Normalize()
+	if err == nil {
+		err = n.Validate()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
