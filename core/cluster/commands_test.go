@@ -205,6 +205,9 @@ func (m *sim) rewrite(v *State, id mink.NodeID, n *simNode) *clusterpb.Command {
 	if m.chance(5) && len(c.Items) > 0 {
 		c.Items = c.Items[1:]
 	}
+	if m.chance(10) && c.LeaderEpoch > 1 { // begun when it led the stream before
+		c.LeaderEpoch--
+	}
 	c.Cleaned = plan.Cleaned{Bytes: m.r.Int64N(1000), DueMs: m.r.Int64N(2) * v.timeMs}
 	return RewriteStreamCommand(c)
 }

@@ -415,7 +415,7 @@ func TestSimulation(t *testing.T) {
 func TestSimulationNoticesFaults(t *testing.T) {
 	for name, f := range map[string]faults{
 		"dedup": {noDedup: true}, "seal": {noSealCheck: true}, "recover once": {recoverTwice: true}, "parking": {noParking: true},
-		"sources":     {noSources: true}, // the leader fence is TestMovesNoticesFaults's: one run in sixty notices it here
+		"sources": {noSources: true}, "leader fence": {noLeadFence: true},
 		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
 		"KV fence": {noKVFence: true}, "KV reuse": {noKVReuse: true}, "KV prune": {pruneNamed: true}, "KV end": {noKVEnd: true}, "KV trim bound": {noKVBound: true},
 	} {

@@ -362,6 +362,20 @@ func TestChangesDoNotReachSharedSlices(t *testing.T) {
 	}
 }
 
+// A checkpoint of what is not in the log would let trims and replays pass over what is.
+func TestReplaceRefusesACheckpointPastTheEnd(t *testing.T) {
+	old, out := plan.ObjectID{Epoch: 1, Kind: 2, Seq: 1}, plan.ObjectID{Epoch: 1, Kind: 2, Seq: 2}
+	s := plan.Stream{ID: 1, End: 10, Checkpoint: old, CheckEnd: 6, Ranges: []plan.Range{{Object: old, End: 10}}}
+	for at, want := range map[mink.Offset]error{6: nil, 10: nil, 5: mink.ErrConflict, 11: mink.ErrInvalid, math.MaxInt64: mink.ErrInvalid} {
+		got, err := s.Replace(func(o plan.ObjectID) bool { return o == old }, []plan.Item{
+			{Stream: 1, Object: out, End: 10}, {Stream: 1, Object: out, Start: at, End: at, Checkpoint: true},
+		})
+		if !errors.Is(err, want) || err == nil && (got.CheckEnd != at || got.Checkpoint != out) {
+			t.Errorf("a checkpoint at %d: %v, want %v; %+v", at, err, want, got)
+		}
+	}
+}
+
 func TestTrimIsHeldAtTheCheckpoint(t *testing.T) {
 	s := plan.Stream{ID: 1, End: 10, Checkpoint: plan.ObjectID{Epoch: 1, Kind: 2, Seq: 1}, CheckEnd: 6,
 		Ranges: []plan.Range{{Object: plan.ObjectID{Epoch: 1, Kind: 2, Seq: 1}, End: 10}}}

@@ -82,7 +82,7 @@ func (s Stream) Trim(to mink.Offset) Stream {
 // objects. The items, in offset order, cover exactly the sources' ranges less
 // what is trimmed: a missing offset would be lost data, an extra one would
 // shadow a range that is not a source. A checkpoint in a source must have a
-// successor at the same offset or a later one.
+// successor at the same offset or a later one, up to the end.
 func (s Stream) Replace(isSource func(ObjectID) bool, items []Item) (Stream, error) {
 	var want, have []span // live offsets: in the sources, in the items
 	kept := make([]Range, 0, len(s.Ranges)+len(items))
@@ -118,6 +118,9 @@ func (s Stream) Replace(isSource func(ObjectID) bool, items []Item) (Stream, err
 	}
 	if !equalSpans(want, have) {
 		return s, fmt.Errorf("stream %d: outputs cover %v, the sources' live ranges are %v: %w", s.ID, have, want, mink.ErrConflict)
+	}
+	if newCheckEnd > s.End {
+		return s, fmt.Errorf("stream %d: a checkpoint at %d, the committed end is %d: %w", s.ID, newCheckEnd, s.End, mink.ErrInvalid)
 	}
 	s.Ranges = mergeRanges(kept, placed)
 	s.Checkpoint, s.CheckEnd = newCheck, newCheckEnd
