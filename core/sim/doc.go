@@ -8,6 +8,7 @@
 //	              memory store, memory metadata log                    (what is true)
 //	                 ^
 //	Model, Truth ----+  what was acknowledged is there, once, at its offset; what metadata names exists; ...
+//	Compacted -------'  of a compacted topic the latest record of each key is; no offset has two records
 //
 // A World lives inside a testing/synctest bubble: hours pass in seconds, and a
 // goroutine that is left when the test ends fails it. Everything random comes

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/internal/codefault"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -141,4 +142,18 @@ func (s eager) DeleteBatch(ctx context.Context, keys []string) (objstore.DeleteR
 
 func TestNoticesDeletedObjects(t *testing.T) {
 	mustNotice(t, 1, func(c *Config) { c.Store = func(s objstore.Store) objstore.Store { return eager{s} } })
+}
+
+// TestNoticesFaultsOfCode: changes of the code that lose records of a compacted topic.
+func TestNoticesFaultsOfCode(t *testing.T) {
+	codefault.MustNotice(t, "../..", []codefault.Fault{
+		{
+			Name: "a cleaning drops the latest record of a key, too", File: "core/tablet/cleanpass.go",
+			Old: "ok && last > base+mink.Offset(rec.Delta) {\n", New: "ok && last >= base+mink.Offset(rec.Delta) {\n",
+		},
+		{
+			Name: "tombstones go at once", File: "core/tablet/cleanpass.go",
+			Old: "\tgone := known && at <= p.nowMs\n", New: "\tgone := known || at <= p.nowMs\n",
+		},
+	}, "^TestOneNode$")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -33,6 +34,7 @@ type run struct {
 	*World
 	truth *Truth
 	model *Model
+	keyed *Compacted
 	nodes []mink.NodeID
 
 	clients sync.WaitGroup
@@ -54,6 +56,7 @@ func newRun(t testing.TB, cfg Config, nodes int) *run {
 	w := NewWorld(t, cfg)
 	r := &run{World: w, truth: w.NewTruth()}
 	r.model = w.NewModel(r.truth)
+	r.keyed = w.NewCompacted(r.truth, 15*time.Second)
 	for i := range nodes {
 		r.nodes = append(r.nodes, mink.NodeID(i+1))
 	}
@@ -145,6 +148,40 @@ func (r *run) createTable(buckets int32, options map[string]string, partitionKey
 		}
 	}
 	r.tables = append(r.tables, tab)
+}
+
+// createCompacted makes a compacted topic, which stays.
+func (r *run) createCompacted() {
+	var id mink.TableID
+	r.ensure("create compacted topic", func(ctx context.Context, p *Process) error {
+		if err := p.Node().CreateDatabase(ctx, "sim", true); err != nil {
+			return err
+		}
+		d, err := schema.KafkaTopic("sim", "keyed", 1, nil)
+		if err != nil {
+			return err
+		}
+		d = d.Clone()
+		if d.Options == nil {
+			d.Options = map[string]string{}
+		}
+		maps.Copy(d.Options, r.keyed.Options())
+		t, err := p.Node().CreateTable(ctx, d, true)
+		if err == nil {
+			id = t.ID
+		}
+		return err
+	})
+	r.truth.Look()
+	for p := range r.truth.State().Partitions(id) {
+		for _, ref := range bucketsOf(p) {
+			for range 2 {
+				r.number++
+				name, seed := fmt.Sprint("keyed", r.number), r.rng.Uint64()
+				r.clients.Go(func() { r.keyed.Write(r.ctx, ref, name, seed) })
+			}
+		}
+	}
 }
 
 func bucketsOf(p *cluster.Partition) (refs []mink.BucketRef) {
@@ -285,6 +322,15 @@ func (r *run) read() {
 			_ = r.model.Read(ctx, log, r.truth.Leads(p, ref)) // the store fails now and then
 			cancel()
 		}
+		for _, ref := range r.keyed.Buckets() {
+			log, err := n.Log(ref)
+			if err != nil {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(r.ctx, 10*time.Second)
+			_ = r.keyed.Read(ctx, log, r.truth.Leads(p, ref))
+			cancel()
+		}
 	}
 }
 
@@ -357,6 +403,7 @@ func (r *run) chaos(d time.Duration) {
 	r.createTable(2, nil)
 	r.createTable(1, map[string]string{"log_ttl": "30s"})
 	r.createTable(2, nil, schema.KafkaTimestampColumn)
+	r.createCompacted()
 	r.createPartition()
 	r.createPartition()
 	end := time.Now().Add(d)
@@ -420,7 +467,11 @@ func (r *run) settle(t testing.TB) {
 	r.truth.Look()
 	r.readAll(last)
 	r.model.Finish()
-	r.rest(90 * time.Second) // grace, orphan age, sweeps
+	r.rest(90 * time.Second) // grace, orphan age, sweeps, cleanings
+	r.readKeyed(last)
+	if len(r.keyed.Buckets()) > 0 && r.keyed.Cleaned() == 0 {
+		r.Broken("no record of the compacted topic was ever cleaned away")
+	}
 	for _, key := range r.truth.Garbage() {
 		r.Broken("garbage is left: %s", key)
 	}
@@ -456,6 +507,28 @@ func (r *run) readAll(procs []*Process) {
 		}
 		if !read {
 			r.model.broken(ref, "nobody serves it in a world without faults: %v", last)
+		}
+	}
+	r.readKeyed(procs)
+}
+
+// readKeyed reads every bucket of compacted topics from its leader.
+func (r *run) readKeyed(procs []*Process) {
+	for _, ref := range r.keyed.Buckets() {
+		read := false
+		var last error
+		for _, p := range procs {
+			log, err := p.Node().Log(ref)
+			if err == nil {
+				err = r.keyed.Read(context.Background(), log, true)
+				read = read || err == nil
+			}
+			if err != nil {
+				last = err
+			}
+		}
+		if !read {
+			r.Broken("bucket %s: nobody serves it in a world without faults: %v", ref, last)
 		}
 	}
 }
@@ -494,7 +567,7 @@ func simulate(t *testing.T, seed uint64, nodes int, d time.Duration) {
 		}
 		r.Close()
 		report(t, seed, r.Violations())
-		t.Logf("%d records acknowledged, %d metadata entries, %d tables", r.model.Acks(), r.truth.State().Index(), r.number)
+		t.Logf("%d records acknowledged, %d metadata entries, %d tables and clients, %d records cleaned away", r.model.Acks(), r.truth.State().Index(), r.number, r.keyed.Cleaned())
 	})
 }
 

@@ -311,6 +311,7 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	}
 	ncfg := node.Default()
 	ncfg.NodeID, ncfg.LeaseTTL, ncfg.LogRetentionInterval = p.ID, w.cfg.LeaseTTL, 2*time.Second
+	ncfg.TopicCleaningInterval = 2 * time.Second
 	ncfg.FlightAddress, ncfg.KafkaAddress = fmt.Sprintf("node-%d:8815", p.ID), fmt.Sprintf("node-%d:9092", p.ID)
 	ncfg.Stream = smallStream(store.Capabilities(), w.cfg.LeaseTTL)
 	if w.cfg.Node != nil {
