@@ -30,6 +30,18 @@ type Config struct {
 	// ThrottleWait is how long an append waits for an overloaded engine, and one by
 	// a table's path for a bucket that opens, before it is refused. Default 10 s.
 	ThrottleWait time.Duration
+	// ForwardWait is how long rows of a table-addressed put wait for the leader of
+	// their bucket, when that is another node: a failover, with lease_ttl, should end
+	// within it. Default 1 m.
+	ForwardWait time.Duration
+	// ForwardBytesMax bounds such rows on their way, of one bucket to a quarter of it;
+	// puts wait when it is reached. Default 64 MiB.
+	ForwardBytesMax int
+	// ForwardStreamsMax bounds the streams to other nodes, one for each bucket and
+	// list of columns; idle ones make room. Below StreamsMax. Default 500.
+	ForwardStreamsMax int
+	// ForwardIdle is how long such a stream stays open without rows. Default 1 m.
+	ForwardIdle time.Duration
 	// AppliedWait is how long a call waits for mink-min-applied-index. Default 10 s.
 	AppliedWait time.Duration
 	// TailWaitMax bounds max_wait_ms of a tail. Default 1 m.
@@ -44,6 +56,7 @@ func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9123", ClusterID: "mink", Version: "dev",
 		MessageBytesMax: 64 << 20, ReadBytes: 1 << 20, InFlightMax: 64, StreamsMax: 1000, PartsMax: 4096,
+		ForwardWait: time.Minute, ForwardBytesMax: 64 << 20, ForwardStreamsMax: 500, ForwardIdle: time.Minute,
 		ThrottleWait: 10 * time.Second, AppliedWait: 10 * time.Second, TailWaitMax: time.Minute, DrainTimeout: 10 * time.Second,
 	}
 }
@@ -57,6 +70,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("flight: %w: MessageBytesMax is %d, must be within 1 MiB..1 GiB", mink.ErrInvalid, c.MessageBytesMax)
 	case c.ReadBytes < 1 || c.InFlightMax < 1 || c.StreamsMax < 1 || c.PartsMax < 1:
 		return fmt.Errorf("flight: %w: ReadBytes, InFlightMax, StreamsMax and PartsMax must be positive", mink.ErrInvalid)
+	case c.ForwardWait <= 0 || c.ForwardIdle <= 0 || c.ForwardBytesMax < 1 || c.ForwardStreamsMax < 1:
+		return fmt.Errorf("flight: %w: ForwardWait, ForwardIdle, ForwardBytesMax and ForwardStreamsMax must be positive", mink.ErrInvalid)
 	case c.ThrottleWait < 0 || c.AppliedWait <= 0 || c.TailWaitMax <= 0 || c.DrainTimeout <= 0:
 		return fmt.Errorf("flight: %w: AppliedWait, TailWaitMax and DrainTimeout must be positive, ThrottleWait not negative", mink.ErrInvalid)
 	}

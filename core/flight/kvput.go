@@ -27,7 +27,6 @@ type putPlan struct {
 	columns []mink.FieldID // targets, in the order of the stored bytes; nil: all
 	deletes bool
 	layout  *arrowipc.Layout // of the stored bytes
-	decoder *arrowipc.Decoder
 }
 
 func (p *putPlan) request(id mink.SchemaID, part *putPart) kv.Put {
@@ -58,7 +57,7 @@ func putRows(t *cluster.Table, o *schema.Options, c *api.Command, as *arrow.Sche
 		}
 	}
 	key := t.Descriptor.PrimaryKey
-	r := &rowPlan{schema: &schema.Schema{ID: all.ID}, put: &putPlan{deletes: c.Delete, decoder: arrowipc.NewDecoder(arrowipc.DefaultMaxBytes)}}
+	r := &rowPlan{schema: &schema.Schema{ID: all.ID}, put: &putPlan{deletes: c.Delete}}
 	for _, col := range all.Columns {
 		at, isSent := sent[col.Name]
 		isKey := slices.Contains(key, col.Name)
@@ -136,28 +135,40 @@ func sentLayout(all, stored *schema.Schema, as *arrow.Schema) (*arrowipc.Layout,
 
 // halve splits a part whose changes do not fit into one batch of the changelog.
 func (u *putUnit) halve(i int) error {
-	part, plan := u.parts[i], u.of.rows.put
-	layout := plan.layout
-	if u.of.rows.asSent {
-		layout = u.of.rows.sent
-	}
-	rows, err := plan.decoder.Decode(layout, part.header, part.body, nil)
+	part := u.parts[i]
+	halves, err := u.of.halves(part.header, part.body, part.rows)
 	if err != nil {
 		return err
 	}
-	defer rows.Release()
-	halves := make([]putPart, 2)
-	for k, cut := range [][2]int64{{0, part.rows / 2}, {part.rows / 2, part.rows}} {
-		half := rows.NewSlice(cut[0], cut[1])
-		halves[k] = putPart{bucket: part.bucket, rows: cut[1] - cut[0]}
-		halves[k].header, halves[k].body, err = arrowipc.Encode(half)
-		half.Release()
-		if err != nil {
-			return err
-		}
+	for k := range halves {
+		halves[k].bucket = part.bucket
 	}
 	u.parts = slices.Replace(u.parts, i, i+1, halves...)
 	return nil
+}
+
+// halves cuts rows that are stored as a part in two. Safe for concurrent use.
+func (t *tablePut) halves(header, body []byte, n int64) ([]putPart, error) {
+	layout := t.rows.put.layout
+	if t.rows.asSent {
+		layout = t.rows.sent
+	}
+	rows, err := arrowipc.NewDecoder(arrowipc.DefaultMaxBytes).Decode(layout, header, body, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Release()
+	halves := make([]putPart, 2)
+	for k, cut := range [][2]int64{{0, n / 2}, {n / 2, n}} {
+		half := rows.NewSlice(cut[0], cut[1])
+		halves[k].rows = cut[1] - cut[0]
+		halves[k].header, halves[k].body, err = arrowipc.Encode(half)
+		half.Release()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return halves, nil
 }
 
 // openKV answers a bucket's store. One that is not open is opened, for as long as

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/flight/wire"
+	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/core/record"
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/schema"
@@ -290,8 +291,40 @@ func (u *putUnit) append(ctx context.Context, last bool) error {
 	return nil
 }
 
-// hand gives a part to its bucket.
+// hand gives a part to its bucket, or to the lane to the bucket's leader. Behind rows
+// that are on their way to a leader none overtakes: not when this node has become it.
 func (t *tablePut) hand(ctx context.Context, part *putPart) (Pending, error) {
+	s := t.service
+	if s.lanes == nil || peers.Forwarded(ctx) {
+		return t.handHere(ctx, part)
+	}
+	k := t.laneOf(part.bucket)
+	if s.lanes.busy(k) {
+		if s.leads(part.bucket) == nil {
+			return nil, fmt.Errorf("rows before these are on their way to the last leader: %w", mink.ErrThrottled)
+		}
+		return t.handOn(k, part)
+	}
+	p, err := t.handHere(ctx, part)
+	if _, far := s.leaderElsewhere(ctx, err); far {
+		return t.handOn(k, part)
+	}
+	return p, err
+}
+
+// handOn gives a part to the lane.
+func (t *tablePut) handOn(k laneKey, part *putPart) (Pending, error) {
+	p := &farPart{rows: part.rows, header: part.header, body: part.body, done: make(chan struct{}), sequence: -1}
+	if t.rows.put != nil {
+		p.deletes, p.halves = t.rows.put.deletes, t.halves
+	}
+	if err := t.service.lanes.push(k, t.rows, p); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (t *tablePut) handHere(ctx context.Context, part *putPart) (Pending, error) {
 	if t.rows.put != nil {
 		return t.service.putKV(ctx, part.bucket, t.rows.put.request(t.rows.schema.ID, part))
 	}
@@ -330,8 +363,11 @@ func (u *putUnit) answer() error {
 		err := part.err
 		if err == nil {
 			var res tablet.AppendResult
+			_, far := part.p.(*farPart)
 			if res, err = part.p.Result(); err != nil {
-				err = outcome(err, false)
+				if !far { // else it says itself what may have happened
+					err = outcome(err, false)
+				}
 			} else {
 				b.First, b.Last = res.First, res.Last
 			}

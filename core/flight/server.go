@@ -40,6 +40,7 @@ type service struct {
 	log     *slog.Logger
 	actions []action
 	peers   *peers.Pool // nil: nothing is sent on
+	lanes   *forwards   // of puts; nil without peers
 
 	turn      atomic.Uint32  // of tables whose batches take turns among buckets
 	receivers sync.WaitGroup // goroutines that read a call's messages
@@ -52,7 +53,9 @@ type Option func(*service)
 
 // WithPeers lets the server ask other nodes for what this one does not lead; without
 // it such calls are answered NotLeader. The pool's owner closes it after Run.
-func WithPeers(p *peers.Pool) Option { return func(s *service) { s.peers = p } }
+func WithPeers(p *peers.Pool) Option {
+	return func(s *service) { s.peers, s.lanes = p, newForwards(s) }
+}
 
 // New checks the configuration and does nothing else. metrics may be nil.
 func New(cfg Config, backend Backend, metrics Metrics, logger *slog.Logger, options ...Option) (*Server, error) {
@@ -133,6 +136,9 @@ func (s *Server) Run(ctx context.Context) error {
 		<-served //nolint:errcheck // nil, or the error of a listener that we closed
 	}
 	s.service.receivers.Wait()
+	if s.service.lanes != nil {
+		s.service.lanes.close()
+	}
 	if err != nil {
 		return fmt.Errorf("serve flight clients: %w", err)
 	}

@@ -59,6 +59,14 @@ func (p *port) hold() { p.change(func() { p.mu.held = true }) }
 
 func (p *port) release() { p.change(func() { p.mu.held = false }) }
 
+func (p *port) disconnect() {
+	p.change(func() {
+		for c := range p.mu.conns {
+			_ = c.Close()
+		}
+	})
+}
+
 // cut closes every connection and those to come, until starting.
 func (p *port) cut() {
 	p.change(func() {

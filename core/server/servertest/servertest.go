@@ -311,6 +311,20 @@ func (c *Cluster) Resume(id int) {
 	n.kafka.release()
 }
 
+// PauseStore makes every call of a node to the store hang until ResumeStore.
+func (c *Cluster) PauseStore(id int) { c.Node(id).running.store.Pause() }
+
+// ResumeStore is the end of PauseStore.
+func (c *Cluster) ResumeStore(id int) { c.Node(id).running.store.Resume() }
+
+// Disconnect breaks every connection to a node; new ones may be made at once. What
+// the node was asked it does all the same.
+func (c *Cluster) Disconnect(id int) {
+	n := c.Node(id)
+	n.flight.disconnect()
+	n.kafka.disconnect()
+}
+
 // PauseMetadata makes a node's view of the metadata stand still, and every
 // proposal of it; ResumeMetadata lets it catch up.
 func (c *Cluster) PauseMetadata(id int) { c.Node(id).running.meta.Pause() }
