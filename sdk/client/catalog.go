@@ -76,6 +76,11 @@ func (c *Client) DropPartition(ctx context.Context, table string, values []strin
 func (c *Client) ListPartitions(ctx context.Context, table string) ([]api.Partition, error) {
 	var out api.Partitions
 	err := c.do(ctx, api.ActionListPartitions, api.Named{Name: table}, &out)
+	for _, p := range out.Partitions {
+		for _, b := range p.Buckets {
+			c.learn(b.Address)
+		}
+	}
 	return out.Partitions, err
 }
 
@@ -116,6 +121,11 @@ func (c *Client) GetProducer(ctx context.Context, name string) (p api.Producer, 
 func (c *Client) DescribeCluster(ctx context.Context) (api.Cluster, error) {
 	var out api.Cluster
 	err := c.do(ctx, api.ActionDescribeCluster, struct{}{}, &out)
+	for _, n := range out.Nodes {
+		if n.Live {
+			c.learn(n.FlightAddress)
+		}
+	}
 	return out, err
 }
 
@@ -136,7 +146,7 @@ func (c *Client) Stats(ctx context.Context) (api.Stats, error) {
 // Health asks one node, once, whether it serves.
 func (c *Client) Health(ctx context.Context) (api.Health, error) {
 	var out api.Health
-	conn, err := c.anyNode(0)
+	conn, _, err := c.anyNode(0)
 	if err != nil {
 		return out, err
 	}

@@ -18,8 +18,10 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -36,12 +38,14 @@ import (
 type Client struct {
 	cfg    Config
 	logger *slog.Logger
+	seen   atomic.Uint64 // newest metadata index that a node told
 
 	mu struct {
 		sync.Mutex
-		conns  map[string]flight.Client // by host:port
-		first  int                      // bootstrap address that answered last
-		closed bool
+		conns   map[string]flight.Client // by host:port
+		learned []string                 // addresses of nodes beside the bootstrap list
+		last    string                   // address that answered last; "": none yet
+		closed  bool
 	}
 }
 
@@ -114,6 +118,7 @@ func (c *Client) at(address string) (flight.Client, error) {
 			Backoff:           grpcbackoff.Config{BaseDelay: c.cfg.RetryWait, Multiplier: 2, Jitter: 0.2, MaxDelay: c.cfg.RetryWaitMax},
 			MinConnectTimeout: 5 * time.Second,
 		}),
+		grpc.WithChainStreamInterceptor(c.streamHeaders),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.cfg.MessageBytesMax), grpc.MaxCallSendMsgSize(c.cfg.MessageBytesMax)),
 	)
 	if err != nil {
@@ -123,24 +128,33 @@ func (c *Client) at(address string) (flight.Client, error) {
 	return conn, nil
 }
 
-// anyNode answers a connection to some node; turn counts the attempts, so that
-// a retry asks another one.
-func (c *Client) anyNode(turn int) (flight.Client, error) {
+// anyNode answers a connection to some node, and its address; turn counts the
+// attempts, so that a retry asks another one.
+func (c *Client) anyNode(turn int) (flight.Client, string, error) {
 	c.mu.Lock()
-	i := (c.mu.first + turn) % len(c.cfg.Bootstrap)
+	all := slices.Concat(c.cfg.Bootstrap, c.mu.learned)
+	first := max(slices.Index(all, c.mu.last), 0)
 	c.mu.Unlock()
-	return c.at(c.cfg.Bootstrap[i])
+	address := all[(first+turn)%len(all)]
+	conn, err := c.at(address)
+	return conn, address, err
 }
 
 // do runs one action on some node, again while nodes are away, and decodes its
 // answer into out (nil: ignored).
 func (c *Client) do(ctx context.Context, action string, body, out any) error {
 	return c.retry(ctx, func(turn int) error {
-		conn, err := c.anyNode(turn)
+		conn, address, err := c.anyNode(turn)
 		if err != nil {
 			return err
 		}
-		return c.doAt(ctx, conn, action, body, out)
+		err = c.doAt(ctx, conn, action, body, out)
+		if err == nil {
+			c.mu.Lock()
+			c.mu.last = address
+			c.mu.Unlock()
+		}
+		return err
 	})
 }
 

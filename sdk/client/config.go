@@ -10,7 +10,8 @@ import (
 // Config tunes a client.
 type Config struct {
 	// Bootstrap lists nodes to start from, "grpc://host:port" or "host:port". Any
-	// one that answers is enough. Default grpc://127.0.0.1:9123.
+	// one that answers is enough; the leaders of a table that is read or written, and
+	// the nodes of DescribeCluster, are asked too when those are gone. Default grpc://127.0.0.1:9123.
 	Bootstrap []string
 	// MessageBytesMax bounds one gRPC message each way; keep it at the nodes'
 	// message_bytes_max or below. Default 64 MiB.
