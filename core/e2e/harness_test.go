@@ -30,6 +30,7 @@ type node struct {
 	flight, kafka, http string
 	flags               []string
 	env                 []string
+	program             string            // "": the binary under test
 	s3                  *cloudtest.Server // nil: a directory
 
 	cmd    *exec.Cmd
@@ -130,7 +131,11 @@ func (n *node) command(extra ...string) *exec.Cmd {
 		"serve", "--data-dir", filepath.Join(n.dir, "data"),
 		"--listen", n.flight, "--kafka-listen", n.kafka, "--http-listen", n.http,
 	}, n.flags...)
-	cmd := exec.Command(minkBinary(n.t), append(args, extra...)...)
+	program := n.program
+	if program == "" {
+		program = minkBinary(n.t)
+	}
+	cmd := exec.Command(program, append(args, extra...)...)
 	cmd.Env = append(os.Environ(), n.env...)
 	return cmd
 }

@@ -249,7 +249,8 @@ func outcome(err error, idempotent bool) error {
 	case errors.Is(err, mink.ErrCorrupt):
 		return err
 	case idempotent:
-		return fmt.Errorf("%w: send it again under the same sequence: %w", mink.ErrUnavailable, err)
+		// Only the text of err: its own class, unknown outcome say, must not win.
+		return fmt.Errorf("%w: send it again under the same sequence: %s", mink.ErrUnavailable, err.Error())
 	default:
 		return fmt.Errorf("%w: %w", mink.ErrUnknownOutcome, err)
 	}

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -119,6 +120,9 @@ func (c *Client) at(address string) (flight.Client, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithChainStreamInterceptor(c.streamHeaders),
+		// A node that stands still, or that the network cut off, closes no connection:
+		// a stream to it would wait for ever. Nodes take a ping every 10 s.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.cfg.MessageBytesMax), grpc.MaxCallSendMsgSize(c.cfg.MessageBytesMax)),
 	)
 	if err != nil {
@@ -127,6 +131,10 @@ func (c *Client) at(address string) (flight.Client, error) {
 	c.mu.conns[host] = conn
 	return conn, nil
 }
+
+// A connection with calls on it that was silent for pingAfter is pinged, and dead
+// without an answer within pingTimeout.
+const pingAfter, pingTimeout = 10 * time.Second, 5 * time.Second
 
 // anyNode answers a connection to some node, and its address; turn counts the
 // attempts, so that a retry asks another one.

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// trouble is what a wire does to a connection.
+type trouble int
+
+const (
+	passes trouble = iota
+	holds          // takes bytes and forwards none, as a network that drops packets
+	cuts           // resets, and refuses new connections
+)
+
+// wire is a TCP proxy before one address of one process. Trouble is set by who
+// dials: a client and a peer reach a node at the same advertised address.
+type wire struct {
+	address string
+	target  string
+	peers   func() map[int]int // node of each process that may dial; nil: none
+
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex
+	changed chan struct{}        // closed and replaced at every change of trouble
+	trouble map[int]trouble      // by who dials; absent: passes
+	delay   time.Duration        // of what the dialing side sends
+	conns   map[*net.TCPConn]int // both ends of each connection, by who dials
+	closed  bool
+}
+
+// newWire listens on a free address until the test ends. Who dials and is none of
+// the peers is -1.
+func newWire(t *testing.T, target string, peers func() map[int]int) *wire {
+	t.Helper()
+	w := &wire{address: freeAddress(t), target: target, peers: peers, changed: make(chan struct{}), trouble: map[int]trouble{}, conns: map[*net.TCPConn]int{}}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", w.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.listener = l
+	w.wg.Add(1)
+	go w.accept()
+	t.Cleanup(w.close)
+	return w
+}
+
+func (w *wire) close() {
+	_ = w.listener.Close()
+	w.mu.Lock()
+	w.closed = true
+	close(w.changed)
+	w.changed = make(chan struct{})
+	for c := range w.conns {
+		_ = c.Close()
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+}
+
+// set changes what happens to those who dial as from.
+func (w *wire) set(from int, what trouble) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trouble[from] = what
+	close(w.changed)
+	w.changed = make(chan struct{})
+	if what != cuts {
+		return
+	}
+	for c, f := range w.conns {
+		if f == from {
+			_ = c.SetLinger(0)
+			_ = c.Close()
+		}
+	}
+}
+
+// slow delays everything that is sent from now on.
+func (w *wire) slow(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.delay = d
+}
+
+func (w *wire) accept() {
+	defer w.wg.Done()
+	for {
+		c, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		w.wg.Add(1)
+		go w.serve(c.(*net.TCPConn))
+	}
+}
+
+// keep remembers a connection that trouble may cut; false: it is cut already.
+func (w *wire) keep(c *net.TCPConn, from int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.trouble[from] == cuts {
+		_ = c.SetLinger(0)
+		return false
+	}
+	w.conns[c] = from
+	return true
+}
+
+func (w *wire) forget(c *net.TCPConn) {
+	_ = c.Close()
+	w.mu.Lock()
+	delete(w.conns, c)
+	w.mu.Unlock()
+}
+
+func (w *wire) serve(in *net.TCPConn) {
+	defer w.wg.Done()
+	defer w.forget(in)
+	from := w.dialer(in)
+	if !w.keep(in, from) || !w.passing(from) {
+		return
+	}
+	conn, err := net.DialTimeout("tcp", w.target, 10*time.Second)
+	if err != nil {
+		_ = in.SetLinger(0)
+		return
+	}
+	out := conn.(*net.TCPConn)
+	defer w.forget(out)
+	if !w.keep(out, from) {
+		return
+	}
+	var both sync.WaitGroup
+	both.Add(2)
+	go func() { defer both.Done(); w.pump(out, in, from, true) }()
+	go func() { defer both.Done(); w.pump(in, out, from, false) }()
+	both.Wait()
+}
+
+// passing waits while connections of from are held; false: they are cut.
+func (w *wire) passing(from int) bool {
+	for {
+		w.mu.Lock()
+		now, changed, closed := w.trouble[from], w.changed, w.closed
+		w.mu.Unlock()
+		if now != holds || closed {
+			return now != cuts && !closed
+		}
+		<-changed
+	}
+}
+
+// piece is bytes that are sent on at a time.
+type piece struct {
+	bytes []byte
+	at    time.Time
+}
+
+// pump copies one direction, in order, each piece after the delay of its arrival.
+func (w *wire) pump(to, from *net.TCPConn, who int, delayed bool) {
+	pieces := make(chan piece, 64)
+	var reading sync.WaitGroup
+	reading.Add(1)
+	go func() {
+		defer reading.Done()
+		defer close(pieces)
+		for {
+			b := make([]byte, 64<<10)
+			n, err := from.Read(b)
+			if n > 0 {
+				w.mu.Lock()
+				d := w.delay
+				w.mu.Unlock()
+				if !delayed {
+					d = 0
+				}
+				pieces <- piece{b[:n], time.Now().Add(d)}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	failed := false
+	for p := range pieces { // to the end: the reader must not hang on a full channel
+		if failed {
+			continue
+		}
+		time.Sleep(time.Until(p.at))
+		failed = !w.passing(who)
+		if !failed {
+			_, err := to.Write(p.bytes)
+			failed = err != nil
+		}
+		if failed {
+			_ = from.Close()
+		}
+	}
+	reading.Wait()
+	_ = to.CloseWrite()
+}
+
+// dialer is which node is at the other end of a loopback connection, -1 when none.
+func (w *wire) dialer(c *net.TCPConn) int {
+	if w.peers == nil {
+		return -1
+	}
+	socket := socketOf(c.RemoteAddr().(*net.TCPAddr))
+	for pid, node := range w.peers() {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, link := range links {
+			if to, err := os.Readlink(link); err == nil && to == socket {
+				return node
+			}
+		}
+	}
+	return -1
+}
+
+// socketOf is how Linux names the socket that is bound to an IPv4 address of this
+// machine.
+func socketOf(a *net.TCPAddr) string {
+	ip := a.IP.To4()
+	want := fmt.Sprintf("%02X%02X%02X%02X:%04X", ip[3], ip[2], ip[1], ip[0], a.Port)
+	f, err := os.Open("/proc/net/tcp")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if fields := strings.Fields(s.Text()); len(fields) > 9 && fields[1] == want {
+			return "socket:[" + fields[9] + "]"
+		}
+	}
+	return ""
+}
