@@ -55,6 +55,11 @@ suites: build ## other projects' Kafka suites against a node (franz-go, librdkaf
 chaos: build ## random SIGKILLs under load (ROUNDS=n, default 20)
 	@ROUNDS=$${ROUNDS:-20} scripts/e2e.sh chaos
 
+.PHONY: chaos-cluster
+chaos-cluster: build ## random faults of three nodes, Postgres and an S3 server under load (ROUNDS=n, default 5; SEED=n)
+	@VERSION='$(VERSION)' scripts/plugins.sh bin/plugins objstore-s3
+	@scripts/cloud-servers.sh && scripts/e2e.sh chaos-cluster
+
 .PHONY: lint
 lint: ## gofmt, go vet, golangci-lint
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' | grep -v pb/)); test -z "$$unformatted" || { echo "gofmt needed: $$unformatted"; exit 1; }

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # End-to-end tests: real node processes, real clients. `scripts/e2e.sh chaos`
 # runs ROUNDS random SIGKILLs under load instead (MINK_TEST_CHAOS_SEED repeats a
-# run). `scripts/e2e.sh s3` runs what does not look into the store's directory with
+# run). `scripts/e2e.sh chaos-cluster` does ROUNDS random things to three nodes with a
+# Postgres and an S3 server (SEED repeats a run; RUN='^TestCluster' runs every fault
+# alone): docs/chaos.md. `scripts/e2e.sh s3` runs what does not look into the store's directory with
 # the objects in S3: bin/plugins and a server of .cache/cloud for every node.
 # RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
 # manual's commands, jq, curl and pgrep; makes a
@@ -29,7 +31,18 @@ if [ "${1:-all}" = chaos ]; then
 	MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-20}" exec go test -count=1 -timeout 60m -v -run '^TestChaos' ./core/e2e
 fi
 
-skip='^TestInterop(QuickStarts)?$' # scripts/interop.sh
+if [ "${1:-all}" = chaos-cluster ]; then
+	export MINK_TEST_CLOUD=required MINK_TEST_POSTGRES=required MINK_TEST_PLUGINS="$PWD/bin/plugins" MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-5}" MINK_TEST_CHAOS_SEED="${SEED:-}"
+	[ -x "$MINK_TEST_PLUGINS/mink-plugin-objstore-s3" ] || { echo "chaos of a cluster needs bin/plugins: run make plugins"; exit 1; }
+	log=.cache/chaos-cluster.log # with the nodes' logs when a round failed
+	status=0
+	go test -count=1 -timeout 10h -v -run "${RUN:-^TestClusterChaos\$}" ./core/e2e >$log 2>&1 || status=$?
+	grep -vE '^ *\{"time"|^=== ' $log || true
+	[ $status = 0 ] || echo "all of it: $log"
+	exit $status
+fi
+
+skip='^TestInterop(QuickStarts)?$|^TestCluster' # scripts/interop.sh, make chaos-cluster
 if [ "${1:-all}" = s3 ]; then
 	export MINK_TEST_STORAGE=s3 MINK_TEST_CLOUD=required MINK_TEST_PLUGINS="$PWD/bin/plugins"
 	[ -x "$MINK_TEST_PLUGINS/mink-plugin-objstore-s3" ] || { echo "e2e on S3 needs bin/plugins: run make plugins"; exit 1; }
