@@ -18,7 +18,6 @@ import (
 	"github.com/mink-project/mink/core/metalog/pgtest"
 	"github.com/mink-project/mink/plugins/cloudtest"
 	"github.com/mink-project/mink/sdk/client"
-	"github.com/mink-project/mink/sdk/mink"
 )
 
 // leaseTTL of the clusters of these tests.
@@ -273,22 +272,6 @@ func (c *trio) registrations() map[int]int {
 	})
 	if err != nil {
 		c.t.Fatal(err)
-	}
-	return out
-}
-
-// leaders is the leader of each bucket of a table.
-func (c *trio) leaders(cl *client.Client, table string) []mink.NodeID {
-	c.t.Helper()
-	list, err := cl.ListPartitions(c.t.Context(), table)
-	if err != nil {
-		c.t.Fatalf("partitions of %s: %v", table, err)
-	}
-	var out []mink.NodeID
-	for _, p := range list {
-		for _, b := range p.Buckets {
-			out = append(out, b.Leader)
-		}
 	}
 	return out
 }

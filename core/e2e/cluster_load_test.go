@@ -362,8 +362,11 @@ func (k *counter) move(ctx context.Context, whole, part *client.TypedUpsertWrite
 	}
 	k.changes++
 	got, ok, err := find.Find(ctx, k.key)
-	if n, kept, there := k.want(); err != nil || ok != there || there && (got.N != n || got.Kept == nil || *got.Kept != kept) {
-		return fmt.Errorf("after write %d: found %v, %+v, %v", i, ok, got, err)
+	if err != nil {
+		return fmt.Errorf("lookup after write %d: %w", i, err)
+	}
+	if n, kept, there := k.want(); ok != there || there && (got.N != n || got.Kept == nil || *got.Kept != kept) {
+		return fmt.Errorf("after write %d: found %v, %+v", i, ok, got)
 	}
 	return nil
 }
