@@ -44,6 +44,7 @@ type bucket struct {
 	retry       time.Time      // of the next one
 	walk        uint64         // the last one that met it
 	kv          kvSlot
+	moving      *move // nil: it stays
 }
 
 // buckets opens and closes tablets so that they match the view. Opening reads
@@ -53,10 +54,14 @@ type bucket struct {
 type buckets struct {
 	inc    *incarnation
 	codecs tablet.Codecs
-	tries  chan struct{} // a worker has ended a try
+	tries  chan struct{} // a worker has ended a try, or the queue has grown
 	open   func(context.Context, *bucket, tabletTable) (*stream.Stream, *tablet.Log, error)
 	set    func(*tablet.Log, tablet.Config) error // (*tablet.Log).Reconfigure
-	kv     kvStores
+	jobs   struct {                               // opening and closing of stores, moves: what outlives the request that began it
+		ctx    context.Context // until closeAll
+		cancel context.CancelFunc
+		work   sync.WaitGroup // under mu, while not closed
+	}
 
 	mu struct {
 		sync.Mutex
@@ -79,7 +84,7 @@ type tabletTable struct {
 
 func newBuckets(inc *incarnation) *buckets {
 	b := &buckets{inc: inc, tries: make(chan struct{}, 1)}
-	b.kv.init()
+	b.jobs.ctx, b.jobs.cancel = context.WithCancel(context.Background())
 	b.open, b.set = b.openTablet, (*tablet.Log).Reconfigure
 	b.mu.led = map[mink.StreamID]*bucket{}
 	return b
@@ -100,6 +105,8 @@ func (b *buckets) tablet(view *cluster.State, id mink.StreamID, epoch mink.Leade
 	switch {
 	case e.behind != nil:
 		return nil, fmt.Errorf("a change of its table does not reach it, which is tried again: %w: %w", mink.ErrUnavailable, e.behind)
+	case e.leaves():
+		return nil, e.moving.unavailable()
 	case e.log != nil:
 		return e.log, nil
 	case errors.Is(e.err, mink.ErrCorrupt):
@@ -332,6 +339,11 @@ func (b *buckets) try(ctx context.Context, e *bucket, table tabletTable) {
 	if !b.tried(e, table, st, log, err) {
 		(&bucket{stream: st, log: log}).close()
 	}
+	b.tell()
+}
+
+// tell makes run look, and WaitReady.
+func (b *buckets) tell() {
 	select {
 	case b.tries <- struct{}{}:
 	default:
@@ -440,11 +452,11 @@ func (b *buckets) closeAll() {
 	b.mu.led = map[mink.StreamID]*bucket{}
 	b.mu.closed = true
 	b.mu.Unlock()
-	b.kv.cancel()
+	b.jobs.cancel()
 	for _, e := range all {
 		b.end(e)
 	}
-	b.kv.work.Wait()
+	b.jobs.work.Wait()
 }
 
 // snapshot copies the buckets in the order of their refs.

@@ -39,18 +39,6 @@ func (k *kvSlot) pause(err error) {
 // failures before it.
 const kvServedLong = time.Minute
 
-// kvStores opens and closes the stores of an incarnation's buckets. Opening reads the
-// log, which may take long: it is no request's, though requests wait for it.
-type kvStores struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	work   sync.WaitGroup // under buckets.mu, while not closed
-}
-
-func (s *kvStores) init() {
-	s.ctx, s.cancel = context.WithCancel(context.Background()) // closeAll ends it
-}
-
 // KV is the open store of a bucket of a primary-key table led here; it opens when it
 // is not, which ctx bounds for this caller. Ask for it for each request: a store that
 // was closed for being idle answers mink.ErrClosed. Errors as of Log, and
@@ -95,6 +83,8 @@ func (b *buckets) kvOf(view *cluster.State, id mink.StreamID, epoch mink.LeaderE
 	b.catchUp(e, view)
 	k := &e.kv
 	switch {
+	case e.leaves():
+		return nil, nil, e.moving.unavailable()
 	case len(e.table.Descriptor.PrimaryKey) == 0:
 		return nil, nil, fmt.Errorf("table %s has no primary key: %w", e.table.Descriptor.Name(), mink.ErrInvalid)
 	case k.busy != nil:
@@ -120,7 +110,7 @@ func (b *buckets) kvOf(view *cluster.State, id mink.StreamID, epoch mink.LeaderE
 func (b *buckets) startKV(e *bucket, step func()) {
 	busy := make(chan struct{})
 	e.kv.busy = busy
-	b.kv.work.Go(func() {
+	b.jobs.work.Go(func() {
 		defer close(busy)
 		step()
 	})
@@ -133,7 +123,7 @@ func (b *buckets) openKV(e *bucket) {
 	b.mu.Unlock()
 	t, err := b.openKVTablet(e, table)
 	b.mu.Lock()
-	wanted := !b.mu.closed && b.mu.led[e.id] == e
+	wanted := !b.mu.closed && b.mu.led[e.id] == e && !e.leaves()
 	k := &e.kv
 	k.busy, k.err = nil, nil
 	switch {
@@ -146,7 +136,7 @@ func (b *buckets) openKV(e *bucket) {
 		}
 	}
 	b.mu.Unlock()
-	if err != nil && b.kv.ctx.Err() == nil {
+	if err != nil && b.jobs.ctx.Err() == nil {
 		b.inc.node.logger.Error("the store of a primary-key bucket does not open", "bucket", e.ref.String(), "leader_epoch", e.epoch, "error", err)
 	}
 	if wanted {
@@ -171,7 +161,7 @@ func (b *buckets) openKVTablet(e *bucket, table *cluster.Table) (*kv.Tablet, err
 	cfg.MayAnswer = b.inc.mayAnswer
 	cfg.Restore = b.restorer(e)
 	began := time.Now()
-	t, err := kv.Open(b.kv.ctx, e.log, cfg)
+	t, err := kv.Open(b.jobs.ctx, e.log, cfg)
 	if err != nil {
 		return nil, err
 	}

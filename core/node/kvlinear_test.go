@@ -58,6 +58,7 @@ type kvClients struct {
 	t       *testing.T
 	ref     mink.BucketRef
 	current atomic.Pointer[sim.Process]
+	pick    func(*rand.Rand) *sim.Process // whom to ask; nil: current
 	clock   atomic.Int64
 
 	mu      sync.Mutex
@@ -83,12 +84,16 @@ func (c *kvClients) run(client int, r *rand.Rand, ops int) {
 		if r.IntN(5) == 0 {
 			in.value = ""
 		}
-		c.one(client, in)
+		c.one(client, r, in)
 	}
 }
 
-func (c *kvClients) one(client int, in keyOp) {
+func (c *kvClients) one(client int, r *rand.Rand, in keyOp) {
 	p := c.current.Load()
+	if c.pick != nil {
+		p = c.pick(r)
+	}
+	served := func() bool { return c.pick != nil || c.current.Load() == p } // else nobody was answered
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	s, err := p.Node().KV(ctx, c.ref)
@@ -98,7 +103,7 @@ func (c *kvClients) one(client int, in keyOp) {
 	call := c.clock.Add(1)
 	if !in.put {
 		value, _, err := lookKey(ctx, s, in.key)
-		if err == nil && c.current.Load() == p { // else nobody was answered
+		if err == nil && served() {
 			c.done(client, call, in, value, true)
 		}
 		return
@@ -110,7 +115,7 @@ func (c *kvClients) one(client int, in keyOp) {
 	select {
 	case <-pending.Done():
 		_, err := pending.Result()
-		c.done(client, call, in, "", err == nil && c.current.Load() == p)
+		c.done(client, call, in, "", err == nil && served())
 	case <-p.Dead():
 		c.done(client, call, in, "", false)
 	}

@@ -209,7 +209,7 @@ func (n *Node) missing() (reason string, comes bool) {
 		}
 		_, err := inc.buckets.tablet(view, s.ID, s.Owner.LeaderEpoch)
 		switch {
-		case err == nil:
+		case err == nil, errors.Is(err, errMoving):
 		case !errors.Is(err, mink.ErrCorrupt):
 			return fmt.Sprintf("bucket %s: %v", s.Bucket, err), true
 		default:

@@ -23,7 +23,7 @@ const scratchMax = 256 << 10
 //
 // When is the open bulk sealed?
 //
-//	it holds WALBatchBytes                                    now
+//	it holds WALBatchBytes, or a drain waits for it           now
 //	nothing is in flight and it holds 64 KiB                  max(first append, last ack) + WALIdleWait
 //	otherwise    max(first append + WALIdleWait, last seal + WALBatchInterval)
 //
@@ -88,7 +88,7 @@ func (e *Engine) sealDue(lastSeal time.Time) (wait time.Duration, any bool) {
 	if e.app.openedAt.IsZero() { // the first append does not read the clock; its wake-up does
 		e.app.openedAt = now
 	}
-	if b.payload >= e.cfg.WALBatchBytes || e.app.draining {
+	if b.payload >= e.cfg.WALBatchBytes || e.app.draining || e.app.hurried == b.number {
 		return 0, true
 	}
 	due := e.app.openedAt.Add(e.cfg.WALIdleWait)

@@ -48,6 +48,7 @@ type Engine struct {
 		open     *bulk
 		bulks    uint64    // number of the open one
 		openedAt time.Time // first append of the open bulk
+		hurried  uint64    // number of the bulk that is sealed at once: a drain waits for it
 		pinned   int64     // accounted bytes of sealed bulks that are not uploaded
 		streams  map[mink.StreamID]*Stream
 		closing  map[mink.StreamID]*Stream // closed, with records not yet uploaded

@@ -15,6 +15,9 @@ func (s *Stream) Drain(ctx context.Context) (mink.Offset, error) {
 	e := s.engine
 	e.app.Lock()
 	s.app.closed = true
+	if b := e.app.open; s.app.bulk == b.number {
+		e.app.hurried = b.number // nobody is served until it is durable
+	}
 	e.app.Unlock()
 	e.committerWake.signal()
 	for {
