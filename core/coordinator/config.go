@@ -1,10 +1,12 @@
 package coordinator
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/sdk/mink"
@@ -40,6 +42,10 @@ type Config struct {
 	// DestroyGrace the least time between a file's destruction and its deletion. The
 	// stream engine has the same for objects. Defaults 30 s and 5 m.
 	CleanInterval, DestroyGrace time.Duration
+	// MovesMax bounds how many buckets a rebalance moves at once, MoveTimeout how long a
+	// leader has to answer one request for it. Defaults 8 and 10 s.
+	MovesMax    int
+	MoveTimeout time.Duration
 	// SweepInterval is how often files of KV snapshots that nothing names are looked
 	// for, OrphanAge their least age by the store's clock. Defaults 1 h and 1 h.
 	SweepInterval, OrphanAge time.Duration
@@ -52,6 +58,7 @@ func Default() Config {
 		SnapshotEntries: 1000, ProducerOffsetsTTL: 24 * time.Hour,
 		GroupOffsetsRetention: 7 * 24 * time.Hour, WALWindow: 8, RecoveriesMax: 4,
 		CleanInterval: 30 * time.Second, DestroyGrace: 5 * time.Minute, SweepInterval: time.Hour, OrphanAge: time.Hour,
+		MovesMax: 8, MoveTimeout: 10 * time.Second,
 	}
 }
 
@@ -59,7 +66,7 @@ func Default() Config {
 func (c Config) Validate() error {
 	if c.LeaseTTL < time.Second || c.Tick <= 0 || c.SnapshotInterval <= 0 || c.ProducerOffsetsTTL <= 0 ||
 		c.GroupOffsetsRetention <= 0 || c.WALWindow < 1 || c.RecoveriesMax < 1 || c.CleanInterval <= 0 || c.SweepInterval <= 0 ||
-		c.DestroyGrace < 0 || c.OrphanAge < 0 {
+		c.MovesMax < 1 || c.MoveTimeout <= 0 || c.DestroyGrace < 0 || c.OrphanAge < 0 {
 		return fmt.Errorf("coordinator: LeaseTTL must be 1s or more, DestroyGrace and OrphanAge not negative, every other field positive: %w", mink.ErrInvalid)
 	}
 	return nil
@@ -75,6 +82,9 @@ type Deps struct {
 	// Self answers this node's identity; epoch 0 while it is not registered, and
 	// then the coordinator does nothing.
 	Self func() (mink.NodeID, mink.NodeEpoch)
+	// Release asks the leader of a bucket to move it to another live node
+	// (node.ReleaseBucket), on this node or another one. nil: there is no rebalance.
+	Release func(ctx context.Context, leader cluster.Node, bucket mink.BucketRef, to mink.NodeID) error
 	// Stopped, when set, is called when a recovery stopped at damage (Stuck).
 	Stopped func()
 	Logger  *slog.Logger

@@ -42,6 +42,8 @@ type Coordinator struct {
 	kvClean  *loop.Loop
 	kvSweep  *loop.Loop
 
+	balancing sync.Mutex // held by the rebalance under way
+
 	mu struct {
 		sync.Mutex
 		lease metalog.Lease // last one taken or renewed here; Epoch 0: none

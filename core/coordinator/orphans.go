@@ -205,8 +205,10 @@ const leadsPerCommand = 10_000
 
 // leadOrphans gives buckets without a leader to the least-loaded live nodes.
 func (c *Coordinator) leadOrphans(ctx context.Context, l metalog.Lease) error {
-	view := c.deps.Meta.View()
-	leads := planLeads(view)
+	return c.lead(ctx, l, planLeads(c.deps.Meta.View()))
+}
+
+func (c *Coordinator) lead(ctx context.Context, l metalog.Lease, leads []*clusterpb.Lead) error {
 	if len(leads) == 0 {
 		return nil
 	}

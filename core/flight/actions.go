@@ -20,6 +20,8 @@ type action struct {
 	run  func(ctx context.Context, body []byte) (any, error)
 	// atHolder: only the holder of the coordinator lease can do it.
 	atHolder bool
+	// many, in place of run, answers any number of bodies, through send.
+	many func(ctx context.Context, body []byte, send func(any) error) error
 }
 
 // holder marks an action that is sent on to the holder of the coordinator lease.
@@ -44,6 +46,17 @@ func taking[B any](name string, run func(context.Context, B) (any, error)) func(
 
 func entry[B any](name, doc string, run func(context.Context, B) (any, error)) action {
 	return action{name: name, doc: doc, run: taking(name, run)}
+}
+
+// answersMany is the entry of an action that answers many bodies.
+func answersMany[B any](name, doc string, run func(ctx context.Context, body B, send func(any) error) error) action {
+	return action{name: name, doc: doc, many: func(ctx context.Context, body []byte, send func(any) error) error {
+		var b B
+		if err := wire.Decode(name, body, &b); err != nil {
+			return err
+		}
+		return run(ctx, b, send)
+	}}
 }
 
 // actionTable lists every action; ListActions and docs/flight.md are made of it.
@@ -73,6 +86,8 @@ func (s *service) actionTable() []action {
 		entry(api.ActionHealth, "{} -> Health: of the answering node", s.health),
 		entry(api.ActionCheck, "CheckRequest -> CheckReport: compare metadata and object store", s.check),
 		holder(entry(api.ActionAcceptLoss, "AcceptLoss -> LossReport: what damaged write-ahead logs have lost; confirm: give it up", s.acceptLoss)),
+		holder(answersMany(api.ActionRebalance, "Rebalance -> many RebalanceStep: even out the buckets over the nodes; each move when it has ended, the report last", s.rebalance)),
+		entry(api.ActionReleaseBucket, "ReleaseBucket -> {}: the bucket's leader moves it to another live node", s.releaseBucket),
 	}
 }
 
@@ -86,7 +101,7 @@ func (s *service) ListActions(_ *flight.Empty, stream flight.FlightService_ListA
 	return nil
 }
 
-// DoAction runs one action and answers one JSON body.
+// DoAction runs one action and answers one JSON body, or the many that it makes.
 func (s *service) DoAction(r *flight.Action, stream flight.FlightService_DoActionServer) error {
 	for _, a := range s.actions {
 		if a.name != r.GetType() {
@@ -97,11 +112,15 @@ func (s *service) DoAction(r *flight.Action, stream flight.FlightService_DoActio
 				return s.askHolder(stream.Context(), n, r, stream.Send)
 			}
 		}
+		send := func(out any) error { return stream.Send(&flight.Result{Body: api.JSON(out)}) }
+		if a.many != nil {
+			return a.many(stream.Context(), r.GetBody(), send)
+		}
 		out, err := a.run(stream.Context(), r.GetBody())
 		if err != nil {
 			return err
 		}
-		return stream.Send(&flight.Result{Body: api.JSON(out)})
+		return send(out)
 	}
 	names := make([]string, len(s.actions))
 	for i, a := range s.actions {

@@ -50,6 +50,10 @@ type Backend interface {
 	// this node when it coordinates; AcceptLoss looks, and gives up what is lost.
 	Damaged() []api.DamagedLog
 	AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossReport, error)
+	// Rebalance evens out the buckets, on the node that coordinates the cluster; each is
+	// called after every move. ReleaseBucket moves a bucket that this node leads.
+	Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error)
+	ReleaseBucket(ctx context.Context, bucket mink.BucketRef, to mink.NodeID) error
 	Ready() (ok bool, reason string)
 	Uptime() time.Duration
 	Stats() api.Stats

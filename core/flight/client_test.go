@@ -12,6 +12,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/tablet"
@@ -255,5 +257,52 @@ func TestTailThatGathersCatchesUp(t *testing.T) {
 	}
 	if n < (batches-1)*rows {
 		t.Errorf("%d rows came", n)
+	}
+}
+
+// A rebalance answers many bodies: each move when it has ended, then the report.
+func TestClientRebalance(t *testing.T) {
+	w := newWorld(t)
+	w.table(idName, `"bucket_count":3`)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	// The coordinator takes the lease a moment after the node serves; until then the
+	// answer is "unavailable", which the client rides out.
+	r, err := w.client.Rebalance(ctx, true, nil)
+	if err != nil || !r.DryRun || len(r.Moves) != 0 || len(r.Nodes) != 1 || r.Nodes[0].Before != 3 {
+		t.Errorf("dry run on one node: %+v, %v", r, err)
+	}
+	moves := []api.Move{
+		{Bucket: w.bucket(0), Table: "db.t", From: 1, To: 2, Outcome: api.MoveMoved, TookMs: 3},
+		{Bucket: w.bucket(1), Table: "db.t", From: 1, To: 2, Outcome: api.MoveRefused, Reason: "why"},
+	}
+	w.backend.rebalance = func(each func(api.MoveProgress)) (api.RebalanceReport, error) {
+		for i, m := range moves {
+			each(api.MoveProgress{Ended: i + 1, Total: 2, Move: m})
+		}
+		return api.RebalanceReport{Moves: moves, TookMs: 4}, nil
+	}
+	var seen []api.Move
+	r, err = w.client.Rebalance(ctx, false, func(p api.MoveProgress) { seen = append(seen, p.Move) })
+	if err != nil || !slices.Equal(r.Moves, moves) || !slices.Equal(seen, moves) || r.Count(api.MoveMoved) != 1 {
+		t.Errorf("%+v, %v; seen %+v", r, err, seen)
+	}
+	w.backend.rebalance = func(each func(api.MoveProgress)) (api.RebalanceReport, error) {
+		each(api.MoveProgress{Ended: 1, Total: 2, Move: moves[0]})
+		return api.RebalanceReport{}, fmt.Errorf("another one is under way: %w", mink.ErrConflict)
+	}
+	if _, err := w.client.Rebalance(ctx, false, nil); !errors.Is(err, mink.ErrConflict) {
+		t.Errorf("a rebalance that fails on its way: %v", err)
+	}
+}
+
+// A bucket's leader is asked for a move by release_bucket.
+func TestReleaseBucketAction(t *testing.T) {
+	w := newWorld(t)
+	w.table(idName, "")
+	for to, want := range map[mink.NodeID]codes.Code{1: codes.OK, 9: codes.InvalidArgument} { // it leads it already; nobody has that id
+		if err := w.action(api.ActionReleaseBucket, api.ReleaseBucket{Bucket: w.bucket(0), To: to}, nil); status.Code(err) != want {
+			t.Errorf("move to node %d: %v, want %v", to, err, want)
+		}
 	}
 }

@@ -179,3 +179,21 @@ func (s *service) check(ctx context.Context, b api.CheckRequest) (any, error) {
 func (s *service) acceptLoss(ctx context.Context, b api.AcceptLoss) (any, error) {
 	return s.backend.AcceptLoss(ctx, b)
 }
+
+func (s *service) rebalance(ctx context.Context, b api.Rebalance, send func(any) error) error {
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	report, err := s.backend.Rebalance(ctx, b.DryRun, func(m api.MoveProgress) {
+		if err := send(api.RebalanceStep{Move: &m}); err != nil {
+			leave(fmt.Errorf("the caller has left: %w", err))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return send(api.RebalanceStep{Report: &report})
+}
+
+func (s *service) releaseBucket(ctx context.Context, b api.ReleaseBucket) (any, error) {
+	return nothing{}, s.backend.ReleaseBucket(ctx, b.Bucket, b.To)
+}

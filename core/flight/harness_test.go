@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/mink-project/mink/core/builtin/memstore"
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/metalog"
@@ -52,6 +53,7 @@ type world struct {
 type backend struct {
 	*node.Node
 	coordinator *coordinator.Coordinator
+	rebalance   func(each func(api.MoveProgress)) (api.RebalanceReport, error) // nil: the coordinator's; set between calls
 
 	mu   sync.Mutex
 	wrap func(flight.Log) flight.Log
@@ -133,6 +135,17 @@ func (b *backend) AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossRep
 	return b.coordinator.AcceptLoss(ctx, r)
 }
 
+func (b *backend) release(ctx context.Context, _ cluster.Node, ref mink.BucketRef, to mink.NodeID) error {
+	return b.ReleaseBucket(ctx, ref, to)
+}
+
+func (b *backend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
+	if b.rebalance != nil {
+		return b.rebalance(each)
+	}
+	return b.coordinator.Rebalance(ctx, dryRun, each)
+}
+
 func (b *backend) Settings() map[string]string {
 	return map[string]string{"meta_url": "postgres://u:xxxxx@h/db"}
 }
@@ -177,7 +190,7 @@ func newWorldOn(t testing.TB, tune func(*node.Config), change ...func(*flight.Co
 	tune(&ncfg)
 	b.Node, err = node.New(ncfg, node.Deps{Meta: replica, Log: log, Head: head, Objects: store, WALStore: store, Logger: logger})
 	must(err)
-	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: b.Self, Logger: logger})
+	co, err := coordinator.New(coordinator.Default(), coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: b.Self, Release: b.release, Logger: logger})
 	must(err)
 	b.coordinator = co
 

@@ -109,6 +109,14 @@ func (b flightBackend) AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.Lo
 	return b.parts.coordinator.AcceptLoss(ctx, r)
 }
 
+func (b flightBackend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
+	return b.parts.coordinator.Rebalance(ctx, dryRun, each)
+}
+
+func (b flightBackend) ReleaseBucket(ctx context.Context, ref mink.BucketRef, to mink.NodeID) error {
+	return b.node().ReleaseBucket(ctx, ref, to)
+}
+
 func (b flightBackend) Ready() (bool, string) { return b.parts.readiness() }
 
 func (b flightBackend) Uptime() time.Duration { return b.node().Uptime() }

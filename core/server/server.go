@@ -29,6 +29,7 @@ import (
 	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet/kv"
+	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -230,9 +231,17 @@ func (p *parts) buildNode() (err error) {
 	ccfg.CleanInterval, ccfg.DestroyGrace = scfg.CleanInterval, scfg.DestroyGrace
 	ccfg.SweepInterval, ccfg.OrphanAge = scfg.SweepInterval, scfg.OrphanAge
 	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{
-		Meta: p.replica, Log: p.log, Head: p.head, WALStore: p.wal, Objects: p.objects, Self: p.node.Self, Stopped: p.node.Look, Logger: p.logger,
+		Meta: p.replica, Log: p.log, Head: p.head, WALStore: p.wal, Objects: p.objects, Self: p.node.Self, Stopped: p.node.Look, Release: p.askRelease, Logger: p.logger,
 	})
 	return err
+}
+
+// askRelease asks a bucket's leader to move it.
+func (p *parts) askRelease(ctx context.Context, leader cluster.Node, ref mink.BucketRef, to mink.NodeID) error {
+	if id, epoch := p.node.Self(); id == leader.ID && epoch == leader.Epoch {
+		return p.node.ReleaseBucket(ctx, ref, to)
+	}
+	return p.peers.Action(ctx, leader, api.ActionReleaseBucket, api.ReleaseBucket{Bucket: ref, To: to}, nil)
 }
 
 // kvShared is what the stores of primary-key buckets may take of this machine.

@@ -3,16 +3,20 @@ package sim
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/internal/codefault"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/stream/object"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
@@ -156,4 +160,99 @@ func TestNoticesFaultsOfCode(t *testing.T) {
 			Old: "\tgone := known && at <= p.nowMs\n", New: "\tgone := known || at <= p.nowMs\n",
 		},
 	}, "^TestOneNode$")
+}
+
+// openHanded is a leader that releases a bucket and goes on taking appends, as one does
+// that admits again because no verdict came in time.
+func openHanded(ctx context.Context, leader *Process, ref mink.BucketRef, to mink.NodeID) error {
+	n := leader.Node()
+	view := n.View()
+	_, epoch := n.Self()
+	id, _ := view.StreamOf(ref)
+	s, ok := view.Stream(id)
+	l, ok2 := view.WAL(epoch)
+	if !ok || !ok2 || s.Owner.NodeEpoch != epoch || to == leader.ID {
+		return mink.ErrUnavailable
+	}
+	_, err := n.Propose(ctx, cluster.ReleaseCommand(plan.Release{WAL: l.ID, Stream: id, LeaderEpoch: s.Owner.LeaderEpoch, End: s.End, To: to}))
+	return err
+}
+
+func TestNoticesAReleaseWithoutAVerdict(t *testing.T) {
+	mustNotice(t, 3, func(c *Config) { c.Mover = openHanded })
+}
+
+// hasty lets a bucket go without the last append that was admitted.
+type hasty struct{ metalog.Log }
+
+func (l hasty) Append(ctx context.Context, a metalog.Append) ([]metalog.Entry, error) {
+	for i, payload := range a.Payloads {
+		var b clusterpb.Batch
+		if err := proto.Unmarshal(payload, &b); err != nil {
+			return nil, err
+		}
+		for _, c := range b.Commands {
+			r := c.GetRelease()
+			if n := len(r.GetObjects()) - 1; n >= 0 { // one item each
+				x := r.Items
+				r.Objects, r.End = r.Objects[:n], x.Start[n]
+				x.Stream, x.LeaderEpoch, x.Object, x.Start, x.Span = x.Stream[:n], x.LeaderEpoch[:n], x.Object[:n], x.Start[:n], x.Span[:n]
+				x.Checkpoint = x.Checkpoint[:min(n, len(x.Checkpoint))]
+			}
+		}
+		changed, err := proto.Marshal(&b)
+		if err != nil {
+			return nil, err
+		}
+		a.Payloads[i] = changed
+	}
+	return l.Log.Append(ctx, a)
+}
+
+func TestNoticesAReleaseBeforeTheLastAcknowledgement(t *testing.T) {
+	mustNotice(t, 3, func(c *Config) { c.Log = func(l metalog.Log) metalog.Log { return hasty{l} } })
+}
+
+// reckless deletes a log's slots when they are trimmed, whoever names them.
+type reckless struct {
+	metalog.Log
+	store func() objstore.Store
+}
+
+func (l reckless) Append(ctx context.Context, a metalog.Append) ([]metalog.Entry, error) {
+	entries, err := l.Log.Append(ctx, a)
+	if err != nil {
+		return entries, err
+	}
+	for _, payload := range a.Payloads {
+		var b clusterpb.Batch
+		if err := proto.Unmarshal(payload, &b); err != nil {
+			return nil, err
+		}
+		for _, c := range b.Commands {
+			o := c.GetCommitObjects()
+			if o == nil {
+				continue
+			}
+			w := plan.WALID{Node: mink.NodeID(o.Wal.Node), Epoch: mink.NodeEpoch(o.Wal.Epoch), Nonce: o.Wal.Nonce}
+			var keys []string
+			for seq := uint64(max(int64(o.WalTrim)-100, 0)); seq < o.WalTrim; seq++ {
+				keys = append(keys, plan.Key(w, plan.KindWAL, seq))
+			}
+			if len(keys) > 0 {
+				_, _ = l.store().DeleteBatch(ctx, keys)
+			}
+		}
+	}
+	return entries, nil
+}
+
+func TestNoticesTheTrimOfAReferencedSlot(t *testing.T) {
+	mustNotice(t, 3, func(c *Config) {
+		var store atomic.Value
+		c.Store = func(s objstore.Store) objstore.Store { store.Store(&s); return s }
+		c.Log = func(l metalog.Log) metalog.Log {
+			return reckless{l, func() objstore.Store { return *store.Load().(*objstore.Store) }}
+		}
+	})
 }

@@ -342,7 +342,7 @@ func (r *run) breakSomething() {
 	}
 	p := procs[r.rng.IntN(len(procs))]
 	delay := time.Duration(r.rng.Int64N(int64(2 * time.Second)))
-	step := r.rng.IntN(15)
+	step := r.rng.IntN(16)
 	r.cfg.Logger.Info("chaos", "step", step, "node", p.ID)
 	switch step {
 	case 0, 1, 2:
@@ -385,6 +385,41 @@ func (r *run) breakSomething() {
 		r.createPartition()
 	case 14:
 		r.dropPartition()
+	case 15:
+		r.rebalance()
+	}
+}
+
+// moveBucket asks some bucket's leader for a planned move; whoever asks may lose
+// patience long before it ends.
+func (r *run) moveBucket() {
+	refs := r.model.Buckets()
+	ref, to := refs[r.rng.IntN(len(refs))], r.nodes[r.rng.IntN(len(r.nodes))]
+	patience := time.Duration(r.rng.Int64N(int64(5 * time.Second)))
+	leader := r.Leader(ref)
+	if leader == nil {
+		return
+	}
+	r.later(0, func() {
+		ctx, cancel := context.WithTimeout(r.ctx, patience)
+		defer cancel()
+		_ = r.move(ctx, leader, ref, to) // refused, late, or done: the truth says which
+	})
+}
+
+// rebalance asks whoever coordinates.
+func (r *run) rebalance() {
+	for _, p := range r.Processes() {
+		c := p.Coordinator()
+		if c == nil || p.Paused() || !c.Leading() {
+			continue
+		}
+		r.later(0, func() {
+			ctx, cancel := context.WithTimeout(r.ctx, 15*time.Second)
+			defer cancel()
+			_, _ = c.Rebalance(ctx, false, nil) // it may lose its lease meanwhile, or its life
+		})
+		return
 	}
 }
 
@@ -417,6 +452,9 @@ func (r *run) chaos(d time.Duration) {
 		}
 		if r.rng.IntN(4) == 0 {
 			r.read()
+		}
+		if len(r.nodes) > 1 && r.rng.IntN(2) == 0 {
+			r.moveBucket()
 		}
 	}
 	r.stop()
@@ -567,7 +605,7 @@ func simulate(t *testing.T, seed uint64, nodes int, d time.Duration) {
 		}
 		r.Close()
 		report(t, seed, r.Violations())
-		t.Logf("%d records acknowledged, %d metadata entries, %d tables and clients, %d records cleaned away", r.model.Acks(), r.truth.State().Index(), r.number, r.keyed.Cleaned())
+		t.Logf("%d records acknowledged, %d metadata entries, %d tables and clients, %d buckets moved, %d records cleaned away", r.model.Acks(), r.truth.State().Index(), r.number, r.truth.Moves(), r.keyed.Cleaned())
 	})
 }
 
@@ -602,5 +640,11 @@ func TestOneNode(t *testing.T) {
 func TestTwoNodes(t *testing.T) {
 	for _, seed := range seeds(3, 1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulate(t, seed, 2, time.Minute) })
+	}
+}
+
+func TestThreeNodes(t *testing.T) {
+	for _, seed := range seeds(3, 1) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulate(t, seed, 3, time.Minute) })
 	}
 }

@@ -28,6 +28,7 @@ type Truth struct {
 	mu      sync.Mutex
 	state   *cluster.State
 	history []metalog.Entry
+	moves   int
 	ends    map[mink.StreamID][2]mink.Offset // start and end, neither ever falls
 	epochs  map[mink.StreamID]mink.LeaderEpoch
 }
@@ -153,8 +154,20 @@ func (t *Truth) entry(e metalog.Entry) {
 			}
 		}
 	}
+	for i, c := range b.Commands {
+		if c.GetRelease() != nil && i < len(results) && results[i].Code == clusterpb.Code_OK && next.Index() > before.Index() {
+			t.moves++
+		}
+	}
 	t.state = next
 	t.history = append(t.history, e)
+}
+
+// Moves is how many Releases were accepted.
+func (t *Truth) Moves() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.moves
 }
 
 func (t *Truth) streams() {

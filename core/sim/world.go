@@ -43,8 +43,10 @@ type Config struct {
 	Meta        func(*metalog.Config)
 	Coordinator func(*coordinator.Config)
 	// Store and Log stand between the processes and the world: mutations.
-	Store  func(objstore.Store) objstore.Store
-	Log    func(metalog.Log) metalog.Log
+	Store func(objstore.Store) objstore.Store
+	Log   func(metalog.Log) metalog.Log
+	// Mover is how a leader moves a bucket; nil: node.ReleaseBucket. A mutation.
+	Mover  func(ctx context.Context, leader *Process, bucket mink.BucketRef, to mink.NodeID) error
 	Logger *slog.Logger
 }
 
@@ -79,6 +81,7 @@ type World struct {
 		sync.Mutex
 		processes []*Process // that were started, also dead ones
 		seeds     uint64
+		asides    uint64
 		broken    []string // invariants that did not hold
 	}
 }
@@ -330,10 +333,11 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	ccfg := coordinator.Default()
 	ccfg.LeaseTTL, ccfg.Tick, ccfg.SnapshotInterval, ccfg.SnapshotEntries = w.cfg.LeaseTTL, w.cfg.LeaseTTL/6, 5*time.Second, 50
 	ccfg.WALWindow, ccfg.CleanInterval, ccfg.SweepInterval = ncfg.Stream.WALWindow, ncfg.Stream.CleanInterval, ncfg.Stream.SweepInterval
+	ccfg.MoveTimeout = w.cfg.LeaseTTL
 	if w.cfg.Coordinator != nil {
 		w.cfg.Coordinator(&ccfg)
 	}
-	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: n.Self, Stopped: n.Look, Logger: logger}); err != nil {
+	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: n.Self, Stopped: n.Look, Release: w.askRelease, Logger: logger}); err != nil {
 		return err
 	}
 	p.mu.Lock()

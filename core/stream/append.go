@@ -67,6 +67,8 @@ func (e *Engine) admit(s *Stream, b *bulk, req *AppendRequest, n int64) error {
 	switch {
 	case e.app.failed != nil:
 		return fmt.Errorf("append to stream %d: %w", s.id, e.app.failed)
+	case s.app.drains:
+		return fmt.Errorf("append to stream %d: another node is about to lead it: %w: %w", s.id, mink.ErrUnavailable, mink.ErrClosed)
 	case s.app.closed:
 		return fmt.Errorf("append to stream %d: %w", s.id, mink.ErrClosed)
 	case e.app.draining:

@@ -8,13 +8,13 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// Drain refuses further appends for good and waits until the admitted ones are
+// Drain refuses further appends for good (mink.ErrUnavailable and mink.ErrClosed) and waits until the admitted ones are
 // acknowledged; reads go on. It answers the stream's end. When ctx ends first
 // the stream stays closed for appends: nothing re-admits.
 func (s *Stream) Drain(ctx context.Context) (mink.Offset, error) {
 	e := s.engine
 	e.app.Lock()
-	s.app.closed = true
+	s.app.drains = true
 	if b := e.app.open; s.app.bulk == b.number {
 		e.app.hurried = b.number // nobody is served until it is durable
 	}

@@ -38,6 +38,7 @@ type Stream struct {
 		run    int
 		pinned int64 // bytes appended and not yet uploaded
 		closed bool
+		drains bool // for good
 	}
 
 	mu struct {

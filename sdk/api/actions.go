@@ -33,6 +33,8 @@ const (
 	ActionHealth          = "health"           // {} -> Health
 	ActionCheck           = "check"            // CheckRequest -> CheckReport (fsck)
 	ActionAcceptLoss      = "accept_loss"      // AcceptLoss -> LossReport
+	ActionRebalance       = "rebalance"        // Rebalance -> RebalanceStep; answers many, the report last
+	ActionReleaseBucket   = "release_bucket"   // ReleaseBucket -> {}
 )
 
 // Named is the body of actions on one named thing.
@@ -280,6 +282,79 @@ type Loop struct {
 	Runs       uint64 `json:"runs"`
 	Failures   uint64 `json:"failures"`
 	LastError  string `json:"last_error,omitempty"`
+}
+
+// Rebalance asks the coordinator to even out the buckets over the live nodes: buckets
+// without a leader get one, and nodes that lead more than 110 % of the mean give some to
+// those that lead less than 90 %.
+type Rebalance struct {
+	DryRun bool `json:"dry_run,omitempty"` // only say what would be done
+}
+
+// RebalanceStep is one answer of a rebalance: a move that has ended, or at the end the
+// report.
+type RebalanceStep struct {
+	Move   *MoveProgress    `json:"move,omitempty"`
+	Report *RebalanceReport `json:"report,omitempty"`
+}
+
+// MoveProgress is a move that has ended.
+type MoveProgress struct {
+	Ended int  `json:"ended"` // with this one
+	Total int  `json:"total"`
+	Move  Move `json:"move"`
+}
+
+// Move is a planned move of a bucket, and what came of it.
+type Move struct {
+	Bucket  mink.BucketRef `json:"bucket"`
+	Table   string         `json:"table,omitempty"`
+	From    mink.NodeID    `json:"from"` // 0: nobody led it
+	To      mink.NodeID    `json:"to"`
+	Outcome string         `json:"outcome"`           // planned, moved, refused, unanswered (it may move yet) or skipped
+	Reason  string         `json:"reason,omitempty"`  // why it was not moved
+	TookMs  float64        `json:"took_ms,omitempty"` // from the request to the leader's answer
+}
+
+// Outcomes of a move.
+const (
+	MovePlanned    = "planned"
+	MoveMoved      = "moved"
+	MoveRefused    = "refused"
+	MoveUnanswered = "unanswered"
+	MoveSkipped    = "skipped"
+)
+
+// RebalanceReport says what a rebalance did, or would do. Moves of buckets that nobody
+// led come first.
+type RebalanceReport struct {
+	DryRun bool       `json:"dry_run,omitempty"`
+	Moves  []Move     `json:"moves"`
+	Nodes  []NodeLoad `json:"nodes"` // the live ones
+	TookMs float64    `json:"took_ms"`
+}
+
+// Count is how many moves had an outcome.
+func (r RebalanceReport) Count(outcome string) (n int) {
+	for _, m := range r.Moves {
+		if m.Outcome == outcome {
+			n++
+		}
+	}
+	return n
+}
+
+// NodeLoad is how many buckets a node led before and leads after: with dry_run it would.
+type NodeLoad struct {
+	Node   mink.NodeID `json:"node_id"`
+	Before int         `json:"before"`
+	After  int         `json:"after"`
+}
+
+// ReleaseBucket asks a bucket's leader to move it to another live node.
+type ReleaseBucket struct {
+	Bucket mink.BucketRef `json:"bucket"`
+	To     mink.NodeID    `json:"to"`
 }
 
 // CheckRequest asks for an online consistency check of what this node sees.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -179,4 +180,37 @@ func (c *Client) AcceptLoss(ctx context.Context, log api.DamagedLog) (api.LossRe
 	var out api.LossReport
 	err := c.do(ctx, api.ActionAcceptLoss, in, &out)
 	return out, err
+}
+
+// Rebalance evens out the buckets over the live nodes; with dryRun it only says what it
+// would do. each, when not nil, is called after every move. Broken off (ctx, or an error
+// on the way) it leaves a cluster that serves: ask again.
+func (c *Client) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
+	var report *api.RebalanceReport
+	err := c.retry(ctx, func(turn int) error {
+		conn, err := c.anyNode(turn)
+		if err != nil {
+			return err
+		}
+		return c.eachAt(ctx, conn, api.ActionRebalance, api.Rebalance{DryRun: dryRun}, func(body []byte) error {
+			var step api.RebalanceStep
+			if err := decode(api.ActionRebalance, body, &step); err != nil {
+				return err
+			}
+			if step.Move != nil && each != nil {
+				each(*step.Move)
+			}
+			if step.Report != nil {
+				report = step.Report
+			}
+			return nil
+		})
+	})
+	if err == nil && report == nil {
+		err = fmt.Errorf("%s: the node ended its answer without a report: %w", api.ActionRebalance, mink.ErrUnknownOutcome)
+	}
+	if err != nil {
+		return api.RebalanceReport{}, err
+	}
+	return *report, nil
 }

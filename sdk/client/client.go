@@ -189,6 +189,28 @@ func (c *Client) doAt(ctx context.Context, conn flight.Client, action string, bo
 	return decode(action, r.Body, out)
 }
 
+// eachAt runs one action that answers many bodies.
+func (c *Client) eachAt(ctx context.Context, conn flight.Client, action string, body any, each func([]byte) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := conn.DoAction(ctx, &flight.Action{Type: action, Body: api.JSON(body)})
+	if err != nil {
+		return FromStatus(action, err)
+	}
+	for {
+		r, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return FromStatus(action, err)
+		}
+		if err := each(r.Body); err != nil {
+			return err
+		}
+	}
+}
+
 // retry runs try until it succeeds, fails for good, or RetryTimeout is over.
 func (c *Client) retry(ctx context.Context, try func(turn int) error) error {
 	turn := 0
