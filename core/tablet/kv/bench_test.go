@@ -279,6 +279,9 @@ func TestRatios(t *testing.T) {
 			took := costOf(t, func() { upserts(t, s, puts[name], n) }, stores...)
 			ratio("upserts "+name+" / raw puts", rawPut, took)
 			rate("upserts "+name, took)
+			if name == "full" {
+				ratio("upserts full / raw gets, then raw puts", cost{rawGet.wall + rawPut.wall, rawGet.cpu + rawPut.cpu}, took)
+			}
 		}
 		inserts := make([]Put, n)
 		for i := range inserts {
@@ -290,7 +293,7 @@ func TestRatios(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(get)) {
 		v := slices.Clone(get[name])
 		slices.Sort(v)
-		t.Logf("%-32s median %.2f, %.2f to %.2f of %d", name, v[len(v)/2], v[0], v[len(v)-1], len(v))
+		t.Logf("%-44s median %.2f, %.2f to %.2f of %d", name, v[len(v)/2], v[0], v[len(v)-1], len(v))
 	}
 }
 

@@ -82,7 +82,7 @@ type modelRun struct {
 
 // earlyPut is a put that has read the store and has had no turn yet.
 type earlyPut struct {
-	prepared *Prepared
+	prepared *prepared
 	sent     Put
 	writes   []mergetest.Write
 }
@@ -156,7 +156,7 @@ func (r *modelRun) prepare() {
 	writes := mergetest.Writes(r.rt, r.m.Descriptor(), mergetest.Columns(r.rt, r.m.Descriptor()))
 	e := earlyPut{sent: putOf(r.b.t, r.b.current(), writes, noWriter), writes: writes}
 	var err error
-	if e.prepared, err = r.b.kv.Prepare(e.sent); err != nil {
+	if e.prepared, err = r.b.kv.prepare(e.sent); err != nil {
 		r.outcome(nil, err, e.sent, writes)
 		return
 	}
@@ -173,7 +173,7 @@ func (r *modelRun) finish() {
 	if in := e.prepared.in; in.reads && in.mark < r.b.kv.before.dropped {
 		r.stale++
 	}
-	pending, err := e.prepared.Put(context.Background())
+	pending, err := e.prepared.put(context.Background())
 	r.outcome(pending, err, e.sent, e.writes)
 }
 
@@ -203,7 +203,7 @@ func (r *modelRun) squeeze() {
 // drop gives the early puts up: their rows are of the table, or the tablet, of before.
 func (r *modelRun) drop() {
 	for _, e := range r.early {
-		e.prepared.Drop()
+		e.prepared.drop()
 	}
 	r.early = nil
 }

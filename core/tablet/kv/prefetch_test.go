@@ -16,23 +16,23 @@ import (
 	"github.com/mink-project/mink/core/tablet"
 )
 
-// prepared is a put that has read the store.
-func prepared(t testing.TB, b *bed, rows ...Row) *Prepared {
+// early is a put that has read the store.
+func early(t testing.TB, b *bed, rows ...Row) *prepared {
 	t.Helper()
 	writes := make([]mergetest.Write, len(rows))
 	for i, r := range rows {
 		writes[i].Row = r
 	}
-	p, err := b.kv.Prepare(putOf(t, b.current(), writes, noWriter))
+	p, err := b.kv.prepare(putOf(t, b.current(), writes, noWriter))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func finish(t testing.TB, p *Prepared) tablet.AppendResult {
+func finish(t testing.TB, p *prepared) tablet.AppendResult {
 	t.Helper()
-	pending, err := p.Put(context.Background())
+	pending, err := p.put(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestReadBeforeTheTurn(t *testing.T) {
 		t.Run(fmt.Sprint("kept=", kept), func(t *testing.T) {
 			b := newBed(t, d, true)
 			wait(t, b.put(false, nil, Row{int32(1), int64(1), "a"}, Row{int32(2), int64(1), "a"}))
-			slow := prepared(t, b, Row{int32(1), int64(100), "b"}, Row{int32(3), int64(100), "b"})
+			slow := early(t, b, Row{int32(1), int64(100), "b"}, Row{int32(3), int64(100), "b"})
 			// Rows that it has read, rows that it has not found.
 			wait(t, b.put(false, nil, Row{int32(1), int64(20), "c"}, Row{int32(3), int64(7), "c"}))
 			if kept {
@@ -81,18 +81,18 @@ func TestReadBeforeTheTurn(t *testing.T) {
 // Nothing stays in the prewrite buffer for puts that are over, whatever became of them.
 func TestPreparedPutsLetGo(t *testing.T) {
 	b := simple(t, nil)
-	before := prepared(t, b, Row{int32(1), "a", nil})
-	late := prepared(t, b, Row{int32(1), "b", nil})
-	gone := prepared(t, b, Row{int32(1), "c", nil})
+	before := early(t, b, Row{int32(1), "a", nil})
+	late := early(t, b, Row{int32(1), "b", nil})
+	gone := early(t, b, Row{int32(1), "c", nil})
 	p := b.put(false, nil, Row{int32(1), "d", nil})
 	b.s.land(-1)
 	wait(t, p)
-	before.Drop()
-	before.Drop()
+	before.drop()
+	before.drop()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(context.DeadlineExceeded)
 	b.kv.turn <- struct{}{}
-	if _, err := gone.Put(ctx); err == nil {
+	if _, err := gone.put(ctx); err == nil {
 		t.Fatal("put without a turn")
 	}
 	b.kv.sweep(heldBytesMax)
@@ -101,7 +101,7 @@ func TestPreparedPutsLetGo(t *testing.T) {
 	if n != 1 {
 		t.Fatal("a put that has read needs what was flushed since")
 	}
-	pending, err := late.Put(context.Background())
+	pending, err := late.put(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestConcurrentPutsSum(t *testing.T) {
 				for k := range int32(keys) {
 					writes = append(writes, mergetest.Write{Row: Row{k, int64(1)}})
 				}
-				r, err := b.kv.Prepare(putOf(t, b.current(), writes, noWriter))
+				r, err := b.kv.prepare(putOf(t, b.current(), writes, noWriter))
 				if err != nil {
 					t.Error(err)
 					return
@@ -141,7 +141,7 @@ func TestConcurrentPutsSum(t *testing.T) {
 					b.kv.sweep(0)
 					b.kv.leaveTurn()
 				}
-				p, err := r.Put(context.Background())
+				p, err := r.put(context.Background())
 				if err != nil {
 					t.Error(err)
 					return

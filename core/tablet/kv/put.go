@@ -52,56 +52,52 @@ func (p *Put) sender() tablet.Sender {
 //	mink.ErrUnavailable  the schema version is not known here yet
 //	mink.ErrCorrupt, mink.ErrFenced, mink.ErrClosed   the tablet has ended
 func (t *Tablet) Put(ctx context.Context, p Put) (*Pending, error) {
-	r, err := t.Prepare(p)
+	r, err := t.prepare(p)
 	if err != nil {
 		return nil, err
 	}
-	return r.Put(ctx)
+	return r.put(ctx)
 }
 
-// Prepared is a put with all done that needs no turn: it was checked and encoded, and
-// the rows that the store had of its keys were read. While one put merges, the next
-// ones can be prepared. Put or Drop it soon: what is flushed meanwhile stays in
-// memory, 4 MiB at most. Not for concurrent use.
-type Prepared struct {
+// prepared is a put with all done that needs no turn: it was checked and encoded, and
+// the rows that the store had of its keys were read. Put or drop it soon: what is
+// flushed meanwhile stays in memory, as heldBytesMax says. Not for concurrent use.
+type prepared struct {
 	t   *Tablet
 	set *settings
 	p   Put
 	in  *incoming
 }
 
-// Prepare prepares a put; Metadata, Body and Changes must stay as they are until it is
-// put. Errors as of Tablet.Put.
-func (t *Tablet) Prepare(p Put) (*Prepared, error) {
+func (t *Tablet) prepare(p Put) (*prepared, error) {
 	t.Touch()
-	r := &Prepared{t: t, p: p}
+	r := &prepared{t: t, p: p}
 	if err := r.prepare(); err != nil {
 		return nil, r.refused(err)
 	}
 	return r, nil
 }
 
-func (r *Prepared) prepare() (err error) {
+func (r *prepared) prepare() (err error) {
 	r.set = r.t.settings.Load()
-	if r.in, err = r.t.prepare(r.set, &r.p); err == nil {
+	if r.in, err = r.t.encoded(r.set, &r.p); err == nil {
 		if err = r.t.prefetch(r.set, r.in); err != nil {
-			r.Drop()
+			r.drop()
 		}
 	}
 	return err
 }
 
-func (r *Prepared) refused(err error) error {
+func (r *prepared) refused(err error) error {
 	r.t.counts.refused.Add(1)
 	return fmt.Errorf("put to bucket %s: %w", r.t.bucket, err)
 }
 
-// Put is Tablet.Put of what was prepared, which is used up.
-func (r *Prepared) Put(ctx context.Context) (*Pending, error) {
-	r.t.Touch()
+// put waits for the turn and has it; what was prepared is used up.
+func (r *prepared) put(ctx context.Context) (*Pending, error) {
 	for {
 		pending, again, err := r.t.turnOf(ctx, r.set, &r.p, r.in)
-		r.Drop()
+		r.drop()
 		if err == nil && again { // the table was altered meanwhile
 			if err = r.prepare(); err == nil {
 				continue
@@ -114,8 +110,8 @@ func (r *Prepared) Put(ctx context.Context) (*Pending, error) {
 	}
 }
 
-// Drop gives up what was prepared; after Put it does nothing.
-func (r *Prepared) Drop() {
+// drop gives up what was prepared; after put it does nothing.
+func (r *prepared) drop() {
 	in := r.in
 	if r.in = nil; in == nil {
 		return
@@ -159,8 +155,8 @@ func (in *incoming) free() {
 	incomingPool.Put(in)
 }
 
-// prepare checks a put and encodes its rows; no lock is held.
-func (t *Tablet) prepare(set *settings, p *Put) (*incoming, error) {
+// encoded checks a put and encodes its rows; no lock is held.
+func (t *Tablet) encoded(set *settings, p *Put) (*incoming, error) {
 	switch {
 	case p.WriterID < mink.NoWriter || p.WriterID >= 0 && (p.WriterEpoch < 0 || p.Sequence < 0):
 		return nil, fmt.Errorf("%w: writer %d with epoch %d and sequence %d", mink.ErrInvalid, p.WriterID, p.WriterEpoch, p.Sequence)

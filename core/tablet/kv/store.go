@@ -146,12 +146,12 @@ func (s *Shared) openStore(dir string, bucket mink.BucketRef, fail func(error)) 
 	return st, m, nil
 }
 
-// l0FilesMin is how many memtables are gathered before they are merged into the rows:
-// random keys lie in all blocks, so that each such compaction writes the whole store
-// anew and leaves its blocks to be read from files again by puts. With 8, upserts take
-// half of the processor time that they take with 2; lookups pass over the files whose
-// filter does not have their key.
-const l0FilesMin = 8
+// l0Threshold is twice the number of written memtables that are gathered before they
+// are merged into the rows. Random keys lie in all blocks, so that each such merge
+// writes the whole store anew and leaves its blocks to be read from files again by
+// puts: upserts take half of the processor time that they take with 2. A lookup
+// passes over files whose filter lacks its key, 0.2 us each.
+const l0Threshold = 8
 
 func (s *Shared) options(st *store) *pebble.Options {
 	log := storeLogger{failed: st.failed, shared: s, bucket: st.bucket}
@@ -163,7 +163,7 @@ func (s *Shared) options(st *store) *pebble.Options {
 		FormatMajorVersion:          storeFormat,
 		MemTableSize:                uint64(s.cfg.MemtableBytes),
 		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       l0FilesMin,
+		L0CompactionThreshold:       l0Threshold,
 		L0StopWritesThreshold:       24,
 		LBaseMaxBytes:               64 << 20,
 		MaxManifestFileSize:         1 << 20,
