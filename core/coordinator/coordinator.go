@@ -41,6 +41,7 @@ type Coordinator struct {
 	head     *loop.Loop
 	kvClean  *loop.Loop
 	kvSweep  *loop.Loop
+	kvSwept  string // kvSweep's: the last key that it has looked at; "": it begins anew
 
 	balancing sync.Mutex // held by the rebalance under way
 

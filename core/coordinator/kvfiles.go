@@ -110,7 +110,8 @@ func deleteEach(ctx context.Context, store objstore.Store, keys []string) (left 
 // uploads that no commit followed, late PUTs of former leaders, what a dropped bucket's
 // leader was uploading. Never files of a leadership that goes on: their commit may be
 // under way. Nor files of a registration that the metadata do not know: they are of a
-// time line before a restore.
+// time line before a restore. A run that did not come to the end is gone on with by the
+// next.
 func (c *Coordinator) sweepKV(ctx context.Context) error {
 	if _, ok := c.held(); !ok {
 		return nil
@@ -123,14 +124,13 @@ func (c *Coordinator) sweepKV(ctx context.Context) error {
 		nonces[w.ID.Nonce] = true
 	}
 	var errs []error
-	for after := ""; ; {
-		page, err := c.deps.Objects.List(ctx, objstore.ListRequest{Prefix: kvplan.Prefix, StartAfter: after, Limit: objstore.DeleteMax})
+	for {
+		page, err := c.deps.Objects.List(ctx, objstore.ListRequest{Prefix: kvplan.Prefix, StartAfter: c.kvSwept, Limit: objstore.DeleteMax})
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("sweep %s: %w", kvplan.Prefix, err))...)
 		}
 		var dead []string
 		for _, o := range page.Objects {
-			after = o.Key
 			f, ok := kvplan.ParseKey(o.Key)
 			if ok && nonces[f.Nonce] && view.KVOrphan(f) && time.Since(o.Modified) >= c.cfg.OrphanAge {
 				dead = append(dead, o.Key)
@@ -142,7 +142,9 @@ func (c *Coordinator) sweepKV(ctx context.Context) error {
 			c.logger.Info("files of KV snapshots that nothing named were deleted", "files", len(dead)-len(left))
 		}
 		if !page.More || len(page.Objects) == 0 {
+			c.kvSwept = ""
 			return errors.Join(errs...)
 		}
+		c.kvSwept = page.Objects[len(page.Objects)-1].Key
 	}
 }

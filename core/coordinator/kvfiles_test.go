@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -167,5 +168,39 @@ func TestKVOrphansAreSwept(t *testing.T) {
 		if exists(named.Key(), current.Key(), foreign.Key(), stranger) != 4 {
 			t.Error("something was swept that is none of the sweep's business")
 		}
+	})
+}
+
+// A store on which no sweep gets further than one page is swept all the same.
+func TestKVSweepGoesOnWhereItStopped(t *testing.T) {
+	cfg := sim.Quiet(1)
+	cfg.PageMax = 2
+	cfg.Coordinator = func(c *coordinator.Config) { c.SweepInterval = 5 * time.Minute }
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		_, ref, id := kvTable(t, p, "t")
+		st, _ := p.Node().View().Stream(id)
+		first, nonce := st.Owner.LeaderEpoch, nonceOf(p)
+		file := func(content byte, nonce uint64) kvplan.BucketFile {
+			f := kvplan.File{Epoch: first, Number: uint64(content) + 1, Nonce: nonce, Size: 1, Content: kvplan.ContentID{content}}
+			return putFile(t, w.Objects(), kvplan.BucketFile{Bucket: ref, File: f})
+		}
+		for i := range byte(7) {
+			file(i, nonce+1) // not the sweep's
+		}
+		last := file(7, nonce)
+		p.Crash()
+		p = w.StartReady(1)
+		lists := 0
+		p.Faults.Inject(fault.Rule{Ops: fault.List, Match: func(c fault.Call) bool {
+			if c.Key == kvplan.Prefix {
+				lists++
+			}
+			return c.Key == kvplan.Prefix && lists%2 == 0
+		}, Do: fault.FailBefore(objstore.ErrUnavailable)})
+		w.Eventually(4*time.Hour, "the last page is swept", func() bool {
+			_, err := w.Objects().Head(context.Background(), last.Key())
+			return errors.Is(err, objstore.ErrNotExist)
+		})
 	})
 }

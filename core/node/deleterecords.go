@@ -12,7 +12,9 @@ import (
 const deleteTries = 5
 
 // DeleteRecords trims a bucket led here to an offset, for good, and answers its
-// log start then, which is higher when it was trimmed further before. Above the
+// log start then, which is higher when it was trimmed further before. The log of a
+// primary-key table goes up to its oldest retained KV snapshot, no further:
+// mink.ErrInvalid. Above the
 // latest checkpoint a trim needs a newer one: what is written so far is uploaded
 // for it. Errors: those of Log; *mink.OutOfRangeError beyond the high watermark;
 // mink.ErrUnavailable when it is held: the records go with a later upload.
@@ -23,6 +25,9 @@ func (n *Node) DeleteRecords(ctx context.Context, bucket mink.BucketRef, to mink
 	}
 	if hw := log.HighWatermark(); to < 0 || to > hw {
 		return 0, fmt.Errorf("delete records of bucket %s: %w", bucket, &mink.OutOfRangeError{Asked: to, Start: log.LogStart(), End: hw})
+	}
+	if err := n.checkKVBound(bucket, to); err != nil {
+		return 0, fmt.Errorf("delete records of bucket %s: %w", bucket, err)
 	}
 	for try := 0; ; try++ {
 		if err := log.Trim(ctx, to); err != nil {
@@ -39,5 +44,25 @@ func (n *Node) DeleteRecords(ctx context.Context, bucket mink.BucketRef, to mink
 		if err := engine.UploadNow(ctx); err != nil {
 			return 0, fmt.Errorf("delete records of bucket %s: %w", bucket, err)
 		}
+	}
+}
+
+// checkKVBound refuses what the metadata would not trim: rows of a primary-key table are
+// rebuilt from its oldest retained snapshot and the log behind that.
+func (n *Node) checkKVBound(bucket mink.BucketRef, to mink.Offset) error {
+	view := n.View()
+	t, ok := view.Table(bucket.Table)
+	if !ok || len(t.Descriptor.PrimaryKey) == 0 {
+		return nil
+	}
+	id, _ := view.StreamOf(bucket)
+	bound, some := view.KVBucket(id).TrimBound()
+	switch {
+	case to <= bound:
+		return nil
+	case !some:
+		return fmt.Errorf("%w: offset %d: the table has a primary key and the bucket no KV snapshot yet: its whole log is needed to rebuild its rows", mink.ErrInvalid, to)
+	default:
+		return fmt.Errorf("%w: offset %d: the table has a primary key and the bucket's oldest KV snapshot is of offset %d: the log from there on is needed to rebuild its rows", mink.ErrInvalid, to, bound)
 	}
 }

@@ -39,6 +39,10 @@ func (inc *incarnation) newSnapshots() *kvsnap.Scheduler[kvSource] {
 			_, dir, err := n.home()
 			return dir, err
 		},
+		Open: func(ctx context.Context, bucket mink.BucketRef) error {
+			_, err := n.KV(ctx, bucket)
+			return err
+		},
 	})
 }
 

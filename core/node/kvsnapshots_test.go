@@ -203,6 +203,29 @@ func TestKVSnapshotsRecover(t *testing.T) {
 	}
 }
 
+// Records of a primary-key table are deleted up to its oldest snapshot; beyond that it is
+// refused at once, and says why.
+func TestDeleteRecordsOfPrimaryKeyTable(t *testing.T) {
+	sim.InBubble(t, snapshotWorld(), func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		p := w.StartReady(1)
+		_, ref := pkTable(t, p)
+		s := mustKV(t, p, ref)
+		putRow(t, s, 1, "a")
+		if _, err := p.Node().DeleteRecords(ctx, ref, 1); !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), "no KV snapshot") {
+			t.Fatal(err)
+		}
+		snapshotted(t, w, p, ref)
+		putRow(t, s, 2, "b")
+		if _, err := p.Node().DeleteRecords(ctx, ref, 2); !errors.Is(err, mink.ErrInvalid) || !strings.Contains(err.Error(), "of offset 1") {
+			t.Fatal(err)
+		}
+		if to, err := p.Node().DeleteRecords(ctx, ref, 1); err != nil || to != 1 {
+			t.Fatal(to, err)
+		}
+	})
+}
+
 // While the log is whole, no snapshot is needed.
 func TestAllSnapshotsDamagedAndTheLogWhole(t *testing.T) {
 	sim.InBubble(t, snapshotWorld(), func(t *testing.T, w *sim.World) {

@@ -36,6 +36,10 @@ const (
 	metaSize    = 1 + 8 + 8 + 8 + 8 + 4
 )
 
+// tableBytesMax is about how large a table file gets, and one row more: an object store
+// without multipart uploads takes it in one Put.
+const tableBytesMax = 64 << 20
+
 // storeFormat is the Pebble format of stores, and of the snapshots made of them.
 const storeFormat = pebble.FormatTableFormatV6
 
@@ -171,8 +175,8 @@ func (s *Shared) options(st *store) *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, s.cfg.CompactionsMax },
 	}
 	o.Experimental.CompactionScheduler = &seat{c: s.compact}
-	o.TargetFileSizes[0] = 4 << 20
 	for i := range o.Levels {
+		o.TargetFileSizes[i] = min(int64(4<<20)<<i, tableBytesMax)
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		o.Levels[i].BlockSize = 8 << 10
 		o.Levels[i].IndexBlockSize = 64 << 10

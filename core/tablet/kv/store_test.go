@@ -13,6 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/goleak"
 
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
+	"github.com/mink-project/mink/core/tablet/kv/kvsnap"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -248,5 +250,20 @@ func TestCompactionsAreBounded(t *testing.T) {
 				t.Fatalf("store %d: %s", i, m)
 			}
 		}
+	}
+}
+
+// Every table file fits a single Put of a store without multipart uploads, and a bucket of
+// a TiB in a snapshot.
+func TestTableFilesFitOnePut(t *testing.T) {
+	o := newShared(t).options(&store{bucket: bucket7, failed: &failure{}})
+	o.EnsureDefaults()
+	for level, size := range o.TargetFileSizes {
+		if size < 4<<20 || 2*size > kvsnap.Default().WholeBytesMax {
+			t.Errorf("level %d: files of %d bytes", level, size)
+		}
+	}
+	if last := o.TargetFileSizes[len(o.TargetFileSizes)-1]; last*kvplan.FilesMax < 1<<40 {
+		t.Errorf("%d files of %d bytes", kvplan.FilesMax, last)
 	}
 }

@@ -301,8 +301,12 @@ const Prefix = "kv/"
 //
 //	kv/<table>/<partition>/<bucket>/<leader epoch>/<content id, 32 hex digits>-<nonce, 16 hex digits>-<number>
 func (f BucketFile) Key() string {
-	b := f.Bucket
-	return fmt.Sprintf("%s%d/%d/%d/%d/%x-%016x-%d", Prefix, b.Table, b.Partition, b.Index, f.Epoch, f.Content[:], f.Nonce, f.Number)
+	return fmt.Sprintf("%s%d/%x-%016x-%d", BucketPrefix(f.Bucket), f.Epoch, f.Content[:], f.Nonce, f.Number)
+}
+
+// BucketPrefix is what the keys of a bucket's files, and no others, begin with.
+func BucketPrefix(b mink.BucketRef) string {
+	return fmt.Sprintf("%s%d/%d/%d/", Prefix, b.Table, b.Partition, b.Index)
 }
 
 // ParseKey reads what Key writes; the size is not in it. false for anything else.

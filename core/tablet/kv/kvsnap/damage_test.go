@@ -252,3 +252,38 @@ func TestUnavailableStoreIsNoDamage(t *testing.T) {
 		}
 	})
 }
+
+// A file that somebody deleted is not named again because a snapshot names it, or because
+// it was uploaded a moment ago: the next snapshot has it anew.
+func TestUploadDoesNotTrustTheMetadata(t *testing.T) {
+	store, m, work := newStore(t), newMeta(t), t.TempDir()
+	u := newUploader(t, store, 1)
+	files := local{"000001.sst": content(1, 1000), "000002.sst": content(2, 1000), "OPTIONS": content(3, 50)}
+	remove := func(f kvplan.File) {
+		if _, err := store.DeleteBatch(t.Context(), []string{kvplan.BucketFile{Bucket: testBucket, File: f}.Key()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take := func(u *Uploader, offset mink.Offset, uploaded int) Result {
+		t.Helper()
+		m.append(t, offset)
+		r, err := u.Upload(t.Context(), files.write(t, work), offset, 1, m.View().KVBucket(1))
+		if err != nil || r.Uploaded != uploaded {
+			t.Fatalf("%+v %v", r, err)
+		}
+		return r
+	}
+	commit := func(r Result) {
+		t.Helper()
+		if _, err := Commit(t.Context(), m, 1, r.Snapshot, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(take(u, 1, 3).Snapshot.Files[1]) // no commit follows
+	commit(take(u, 1, 2))
+	sound(t, m, store)
+	commit(take(u, 2, 1))
+	remove(m.View().KVSnapshots(1)[0].Files[2])
+	commit(take(newUploader(t, store, 1), 3, 2))
+	sound(t, m, store)
+}

@@ -57,19 +57,22 @@ type SchedulerConfig struct {
 	// RetryMin is the pause after a first failure, doubled with each up to Interval.
 	// Default 5 s.
 	RetryMin time.Duration
-	Transfer Config
+	// CheckInterval is how often the files of a bucket that has no new snapshot are looked
+	// for, with one listing. What is missing makes a snapshot due. Default 1 h.
+	CheckInterval time.Duration
+	Transfer      Config
 }
 
 // DefaultScheduler is the configuration of a running node.
 func DefaultScheduler() SchedulerConfig {
-	return SchedulerConfig{Interval: 10 * time.Minute, Bytes: 64 << 20, Retained: 2, Timeout: 30 * time.Minute, RetryMin: 5 * time.Second, Transfer: Default()}
+	return SchedulerConfig{Interval: 10 * time.Minute, Bytes: 64 << 20, Retained: 2, Timeout: 30 * time.Minute, RetryMin: 5 * time.Second, CheckInterval: time.Hour, Transfer: Default()}
 }
 
 // Validate names the first field that makes no sense.
 func (c SchedulerConfig) Validate() error {
 	switch {
-	case c.Interval <= 0 || c.Bytes < 1 || c.Timeout <= 0 || c.RetryMin <= 0:
-		return fmt.Errorf("KV snapshots: Interval, Bytes, Timeout and RetryMin must be positive: %w", mink.ErrInvalid)
+	case c.Interval <= 0 || c.Bytes < 1 || c.Timeout <= 0 || c.RetryMin <= 0 || c.CheckInterval <= 0:
+		return fmt.Errorf("KV snapshots: Interval, Bytes, Timeout, RetryMin and CheckInterval must be positive: %w", mink.ErrInvalid)
 	case c.Retained < 1 || c.Retained > kvplan.RetainMax:
 		return fmt.Errorf("KV snapshots: %d are retained, 1 to %d are possible: %w", c.Retained, kvplan.RetainMax, mink.ErrInvalid)
 	}
@@ -83,7 +86,9 @@ type SchedulerDeps[S Store] struct {
 	Nonce   uint64                 // of the node's registration
 	Sources func() []Source[S]     // the primary-key buckets led at the moment, open or not
 	Dir     func() (string, error) // for checkpoints: on the stores' file system
-	Logger  *slog.Logger
+	// Open opens a bucket's store: its snapshots lack files.
+	Open   func(context.Context, mink.BucketRef) error
+	Logger *slog.Logger
 }
 
 // Scheduler takes the snapshots of a node's buckets, those that are due, one upload at a
@@ -111,6 +116,9 @@ type progress[S Store] struct {
 	base    int64     // bytes of log when the counting began
 	began   int64     // Appended() then
 	dirty   time.Time // since when it has changes; zero: it has none
+
+	mend  bool      // retained snapshots lack files
+	check time.Time // when they are looked for next
 
 	hurry    bool      // the store is about to be closed
 	failures int       // in a row
@@ -151,9 +159,12 @@ func (s *Scheduler[S]) Restored(stream mink.StreamID, epoch mink.LeaderEpoch, o 
 	p.restored, p.uploader = &o, nil
 }
 
+// closeTries is how many tries at a snapshot a store is kept open for.
+const closeTries = 3
+
 // MayClose reports whether a store has nothing that a snapshot should have first. When
-// it has, the next Run takes one, and once it has tried, the store may close whatever
-// came of it: the changes are in the log.
+// it has, the next Run takes one; after closeTries that failed in a row the store may close
+// all the same: the changes are in the log.
 func (s *Scheduler[S]) MayClose(src Source[S]) bool {
 	newest, _ := s.deps.Meta.View().KVBucket(src.Stream).Newest()
 	if src.Store.Flushed() <= newest.Offset {
@@ -162,7 +173,7 @@ func (s *Scheduler[S]) MayClose(src Source[S]) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.of(src.Stream, src.Epoch)
-	if p.failures > 0 {
+	if p.failures >= closeTries {
 		return true
 	}
 	p.hurry = true
@@ -173,7 +184,7 @@ func (s *Scheduler[S]) MayClose(src Source[S]) bool {
 func (s *Scheduler[S]) of(stream mink.StreamID, epoch mink.LeaderEpoch) *progress[S] {
 	p := s.buckets[stream]
 	if p == nil || p.epoch != epoch {
-		p = &progress[S]{epoch: epoch}
+		p = &progress[S]{epoch: epoch, check: time.Now().Add(Delay(s.cfg.CheckInterval, stream))}
 		s.buckets[stream] = p
 	}
 	return p
@@ -197,6 +208,9 @@ func (s *Scheduler[S]) Run(ctx context.Context) error {
 	var due []dueBucket[S]
 	var errs []error
 	for _, src := range sources {
+		if err := s.lookForFiles(ctx, src); err != nil {
+			errs = append(errs, err)
+		}
 		if !src.Open {
 			continue
 		}
@@ -258,8 +272,9 @@ func (s *Scheduler[S]) look(ctx context.Context, src Source[S], now time.Time) (
 	if flushed <= newest.Offset {
 		p.dirty, p.hurry = time.Time{}, false
 		p.base, p.began, p.counted = 0, appended, true
+		due := p.mend && !now.Before(p.retry)
 		s.mu.Unlock()
-		return dueBucket[S]{}, false, nil
+		return dueBucket[S]{source: src}, due, nil
 	}
 	if p.dirty.IsZero() {
 		p.dirty = now
@@ -280,8 +295,41 @@ func (s *Scheduler[S]) look(ctx context.Context, src Source[S], now time.Time) (
 	if p.counted {
 		d.bytes = p.base + appended - p.began
 	}
-	due := p.hurry || d.bytes >= s.cfg.Bytes || now.Sub(p.dirty) >= Delay(s.cfg.Interval, src.Stream)
+	due := p.hurry || p.mend || d.bytes >= s.cfg.Bytes || now.Sub(p.dirty) >= Delay(s.cfg.Interval, src.Stream)
 	return d, due && !now.Before(p.retry), err
+}
+
+// lookForFiles lists the files of a bucket's retained snapshots when it is time to. What is
+// missing makes a snapshot due, which uploads it anew; after as many as are retained none
+// lacks it any more.
+func (s *Scheduler[S]) lookForFiles(ctx context.Context, src Source[S]) error {
+	now := time.Now()
+	s.mu.Lock()
+	p := s.of(src.Stream, src.Epoch)
+	due, mend := !now.Before(p.check), p.mend
+	if due {
+		p.check = now.Add(Delay(s.cfg.CheckInterval, src.Stream))
+	}
+	s.mu.Unlock()
+	retained := func() []kvplan.Snapshot { return s.deps.Meta.View().KVSnapshots(src.Stream) }
+	if due && !mend && len(retained()) > 0 {
+		there, err := filesThere(ctx, s.cfg.Transfer, s.deps.Objects, src.Bucket)
+		if err != nil {
+			return err
+		}
+		missing := there.missing(retained()) // as of now: a bucket that was dropped has none
+		if mend = len(missing) > 0; mend {
+			s.deps.Logger.Error("files of retained KV snapshots are not on the store: a new snapshot uploads them again", "bucket", src.Bucket.String(),
+				"missing", len(missing), "first", kvplan.BucketFile{Bucket: src.Bucket, File: missing[0]}.Key())
+		}
+		s.mu.Lock()
+		p.mend = mend
+		s.mu.Unlock()
+	}
+	if !mend || src.Open {
+		return nil
+	}
+	return s.deps.Open(ctx, src.Bucket)
 }
 
 // attempt is one try at a snapshot.
@@ -312,6 +360,9 @@ func (s *Scheduler[S]) end(ctx context.Context, a *attempt[S], err error) error 
 	switch {
 	case err == nil:
 		p.failures, p.retry, p.dirty = 0, time.Time{}, time.Time{}
+		if p.check = time.Now().Add(Delay(s.cfg.CheckInterval, a.source.Stream)); p.mend {
+			p.mend, p.check = false, time.Now() // the snapshot before lacks them until it goes, too
+		}
 		p.stats.Taken++
 		return nil
 	case errors.Is(err, mink.ErrClosed), errors.Is(err, mink.ErrFenced), ctx.Err() != nil: // led elsewhere, or this node stops

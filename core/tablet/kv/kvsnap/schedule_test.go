@@ -16,6 +16,7 @@ import (
 
 	"github.com/mink-project/mink/core/builtin/memstore"
 	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
 )
@@ -167,6 +168,58 @@ func TestSnapshotsWhenDue(t *testing.T) {
 	})
 }
 
+// Somebody deletes files of the snapshots of a bucket that does not change: its leader
+// notices, opens the store if it is closed, and makes all retained snapshots whole.
+func TestMissingFilesAreUploadedAgain(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		t.Run(fmt.Sprint("closed ", closed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSchedule(t, DefaultScheduler())
+				opens := 0
+				s.deps.Open = func(_ context.Context, bucket mink.BucketRef) error {
+					if bucket == testBucket {
+						s.open = true
+						opens++
+					}
+					return nil
+				}
+				for range 2 {
+					s.store.put(t, s.m, 64<<20)
+					s.pass(2 * time.Second)
+				}
+				s.want(2)
+				newest, _ := s.m.View().KVBucket(1).Newest()
+				remove := func(f kvplan.File) {
+					if r, err := s.faults.DeleteBatch(t.Context(), []string{kvplan.BucketFile{Bucket: testBucket, File: f}.Key()}); err != nil || r.Errors[0] != nil {
+						t.Fatal(r, err)
+					}
+				}
+				s.open = !closed
+				s.pass(3 * time.Hour)
+				s.want(2) // nothing is missing, and nothing is opened
+				if opens != 0 {
+					t.Fatal("opened for nothing")
+				}
+				remove(newest.Files[1])
+				s.faults.Inject(fault.Rule{Ops: fault.List, Times: 9, Do: fault.FailBefore(objstore.ErrUnavailable)})
+				s.pass(3 * time.Hour)
+				s.want(4)
+				sound(t, s.m, s.faults)
+				if closed != (opens > 0) {
+					t.Fatal("opens:", opens)
+				}
+				if now, _ := s.m.View().KVBucket(1).Newest(); now.Offset != newest.Offset {
+					t.Fatalf("%+v", now)
+				}
+				remove(s.m.View().KVSnapshots(1)[0].Head()) // of the older one
+				s.pass(3 * time.Hour)
+				sound(t, s.m, s.faults)
+				_ = s.faults.Close()
+			})
+		})
+	}
+}
+
 // What was replayed when the store opened counts.
 func TestReplayedChangesAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -310,11 +363,26 @@ func TestMayClose(t *testing.T) {
 			t.Fatal("its changes are in a snapshot")
 		}
 		s.store.put(t, s.m, 1)
-		s.faults.Inject(fault.Rule{Ops: fault.Put, Do: fault.FailBefore(objstore.ErrNoSpace)})
-		if s.MayClose(s.source()) {
-			t.Fatal("it has changes again")
+		s.faults.Inject(fault.Rule{Ops: fault.Put, Times: 2, Do: fault.FailBefore(objstore.ErrNoSpace)})
+		for range 2 {
+			if s.MayClose(s.source()) {
+				t.Fatal("it has changes again")
+			}
+			s.pass(6 * time.Second)
 		}
-		s.pass(2 * time.Second)
+		if s.MayClose(s.source()) {
+			t.Fatal("a try that failed was the last")
+		}
+		s.pass(20 * time.Second)
+		s.want(2)
+		s.store.put(t, s.m, 1)
+		s.faults.Inject(fault.Rule{Ops: fault.Put, Do: fault.FailBefore(objstore.ErrNoSpace)})
+		for range closeTries {
+			if s.MayClose(s.source()) {
+				t.Fatal("it has changes once more")
+			}
+			s.pass(time.Minute)
+		}
 		if !s.MayClose(s.source()) {
 			t.Fatal("a store that is full keeps it open")
 		}

@@ -31,7 +31,7 @@ type Uploader struct {
 	last    uint64                           // number given out
 	hashed  map[string]hashedFile            // by name
 	waiting map[kvplan.ContentID]kvplan.File // uploaded here and in no snapshot that the metadata showed yet
-	doubted []kvplan.File                    // named by snapshots that turned out damaged: never named again
+	doubted []kvplan.File                    // missing, or named by snapshots that turned out damaged: never named again
 }
 
 // hashedFile is a table file whose content is known. Checkpoints are hard links: the
@@ -95,6 +95,9 @@ func (u *Uploader) Upload(ctx context.Context, dir string, offset mink.Offset, r
 
 func (u *Uploader) upload(ctx context.Context, dir string, offset mink.Offset, rows int64, known *kvplan.Bucket) (Result, error) {
 	u.observe(known)
+	if err := u.verify(ctx, known); err != nil {
+		return Result{}, err
+	}
 	h := head{bucket: u.bucket, offset: offset, rows: rows}
 	tables, err := u.look(dir, &h)
 	if err != nil {
@@ -132,6 +135,20 @@ func (u *Uploader) observe(known *kvplan.Bucket) {
 	}
 	u.last = max(u.last, known.Number)
 	maps.DeleteFunc(u.waiting, func(_ kvplan.ContentID, f kvplan.File) bool { return f.Number <= known.Number })
+}
+
+// verify forgets what is not on the store any more, whoever deleted it: it is uploaded
+// anew.
+func (u *Uploader) verify(ctx context.Context, known *kvplan.Bucket) error {
+	there, err := filesThere(ctx, u.cfg, u.store, u.bucket)
+	if err != nil {
+		return err
+	}
+	if known != nil {
+		u.doubted = append(u.doubted, there.missing(known.Snapshots)...)
+	}
+	maps.DeleteFunc(u.waiting, func(_ kvplan.ContentID, f kvplan.File) bool { return !there.has(f) })
+	return nil
 }
 
 // newFile gives the next number out.
