@@ -53,6 +53,7 @@ var rank = map[string]int{
 	"core/tablet":             3,
 	"core/builtin/dirstore":   3,
 	"core/builtin/memstore":   3,
+	"core/storescan":          4,
 	"core/node":               4,
 	"core/coordinator":        4,
 	"core/pluginhost":         4,
@@ -79,6 +80,7 @@ var sideways = map[string][]string{
 	"core/metalog/sqllog": {"core/metalog"},
 	"core/stream":         {"core/stream/wal"},
 	"core/tablet":         {"core/stream"},
+	"core/node":           {"core/storescan"},
 }
 
 // proving packages exist for tests and benchmarks: no shipped package may

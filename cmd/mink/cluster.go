@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -177,6 +178,29 @@ orphaned. Exits 1 when it finds a problem.`,
 	return cmd
 }
 
+// printUnnamed lists what a restore of the metadata left behind.
+func (a *app) printUnnamed(r api.CheckReport) {
+	for _, u := range r.Unnamed {
+		var holds []string
+		for _, l := range u.Holds {
+			holds = append(holds, rangeText(l))
+		}
+		if u.Others > 0 {
+			holds = append(holds, count(int64(u.Others), "range")+" of unknown or dropped buckets")
+		}
+		if u.Damage != "" {
+			holds = append(holds, u.Damage)
+		}
+		if len(holds) == 0 {
+			holds = []string{"no records"}
+		}
+		fmt.Fprintf(a.out, "not in the metadata: %s, %s: %s\n", u.Object, humanize.IBytes(uint64(max(u.Bytes, 0))), strings.Join(holds, "; "))
+	}
+	if n := r.UnnamedObjects - int64(len(r.Unnamed)); n > 0 {
+		fmt.Fprintf(a.out, "not in the metadata: %s more\n", count(n, "object"))
+	}
+}
+
 func (a *app) printCheck(r api.CheckReport) error {
 	if a.json {
 		if err := a.printJSON(r); err != nil {
@@ -193,6 +217,7 @@ func (a *app) printCheck(r api.CheckReport) error {
 		for _, l := range r.AcceptedLosses {
 			fmt.Fprintf(a.out, "accepted loss: %s are skipped\n", rangeText(l))
 		}
+		a.printUnnamed(r)
 		fmt.Fprintf(a.out, "%s: %s, %s, %s, %s checked\n", verdict, count(r.Objects, "object"), humanize.IBytes(uint64(max(r.Bytes, 0))),
 			count(r.Streams, "stream"), count(r.Records, "record"))
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -261,27 +262,41 @@ func readAll(t *testing.T, format, in string, s *arrow.Schema) error {
 // startNode runs a node in this process and answers its Flight address.
 func startNode(t *testing.T) string {
 	t.Helper()
+	at, _, err := tryNode(t, func(c *server.Config) { c.DataDir = t.TempDir() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// tryNode runs a node until stop is called or the test ends, or answers why it does
+// not serve.
+func tryNode(t *testing.T, change func(*server.Config)) (at string, stop func(), err error) {
+	t.Helper()
 	cfg := server.DefaultConfig()
-	cfg.DataDir = t.TempDir()
 	cfg.Listen, cfg.KafkaListen, cfg.HTTPListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
-	ctx, stop := context.WithCancel(context.Background())
+	change(&cfg)
+	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan server.Addresses, 1), make(chan error, 1)
 	go func() {
 		done <- server.Run(ctx, cfg, slog.New(slog.DiscardHandler), func(at server.Ready) { ready <- at.Addresses })
 	}()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("node: %v", err)
-		}
-	})
 	select {
 	case at := <-ready:
-		return at.Flight
+		stop := sync.OnceFunc(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("node: %v", err)
+			}
+		})
+		t.Cleanup(stop)
+		return at.Flight, stop, nil
 	case err := <-done:
-		done <- errors.New("it ended at once")
-		t.Fatal(err)
-		return ""
+		cancel()
+		if err == nil {
+			err = errors.New("it ended at once")
+		}
+		return "", nil, err
 	}
 }
 

@@ -77,7 +77,7 @@ Data goes to standard output, everything else to standard error. Exit codes:
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes, only data and errors")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(serveCommand(a), demoCommand(a), dbCommand(a), tableCommand(a), partitionCommand(a), topicCommand(a), writeCommand(a), readCommand(a), lookupCommand(a), groupCommand(a),
-		clusterCommand(a), pluginCommand(a), fsckCommand(a), benchCommand(a), versionCommand(a))
+		clusterCommand(a), metaCommand(a), pluginCommand(a), fsckCommand(a), benchCommand(a), versionCommand(a))
 	return root
 }
 

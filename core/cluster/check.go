@@ -20,6 +20,9 @@ func (s *State) Check() error {
 }
 
 func (s *State) checkNodes() error {
+	if s.timeLine > s.index {
+		return fmt.Errorf("the time line begins at %d, the index is %d", s.timeLine, s.index)
+	}
 	for epoch, w := range s.wals.all() {
 		n, found := s.nodes.get(w.ID.Node)
 		switch {

@@ -198,12 +198,18 @@ func (s *State) DestroyedKV() iter.Seq[kvplan.Destroyed] {
 	}
 }
 
+// KVDestroyed reports that a file waits to be deleted.
+func (s *State) KVDestroyed(f kvplan.BucketFile) bool {
+	_, destroyed := s.kvDestroyed.get(&kvplan.Destroyed{BucketFile: f})
+	return destroyed
+}
+
 // KVOrphan reports that a file on the store is named by nothing and never will be:
 // its bucket was dropped, or its leadership is over and no retained snapshot names
 // it. Destroyed files are none: their deletion has a rule of its own. Neither is what
 // this metadata cannot have given out, a file of another timeline before a restore.
 func (s *State) KVOrphan(f kvplan.BucketFile) bool {
-	if _, destroyed := s.kvDestroyed.get(&kvplan.Destroyed{BucketFile: f}); destroyed {
+	if s.KVDestroyed(f) {
 		return false
 	}
 	id, found := s.StreamOf(f.Bucket)

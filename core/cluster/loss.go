@@ -95,7 +95,8 @@ func (t *txn) fillTails(wal plan.WALID, gaps map[mink.StreamID][]plan.Gap) {
 		if len(g) == 0 {
 			continue
 		}
-		end := gapEnd(g, st.End, g[len(g)-1].End)
+		last := slices.MaxFunc(g, func(a, b plan.Gap) int { return cmp.Compare(a.End, b.End) })
+		end := gapEnd(g, st.End, last.End)
 		if end > st.End {
 			if next, err := st.AddGap(plan.Gap{Start: st.End, End: end}); err == nil {
 				t.putStream(next)

@@ -171,6 +171,11 @@ func (t *txn) setIncarnation(c *clusterpb.SetIncarnation) *clusterpb.Result {
 	if c.GetIncarnation() == 0 {
 		return invalid("the incarnation is 0, which stands for none")
 	}
+	if c.GetLost() {
+		if r := t.beginTimeLine(c); r != nil {
+			return r
+		}
+	}
 	t.s.incarnation = c.GetIncarnation()
 	return ok()
 }

@@ -41,6 +41,7 @@ type sim struct {
 	cuts  []cut
 
 	groups groupModel
+	given  map[mink.StreamID]mink.Offset // by lost time lines
 }
 
 type entry struct {
@@ -67,7 +68,7 @@ func newSim(seed uint64, f faults) *sim {
 	return &sim{
 		r: rand.New(rand.NewPCG(seed, 7)), s: s, answered: map[[2]int64][]*clusterpb.Result{},
 		gone: map[plan.ObjectID]bool{}, codes: map[clusterpb.Code]int{}, kinds: map[string]int{},
-		groups: newGroupModel(), kv: newKVModel(),
+		groups: newGroupModel(), kv: newKVModel(), given: map[mink.StreamID]mink.Offset{},
 	}
 }
 
@@ -103,6 +104,9 @@ func (m *sim) next() *clusterpb.Batch {
 	if len(m.past) > 0 && m.chance(12) {
 		return m.past[len(m.past)-1-m.r.IntN(min(len(m.past), 1+m.r.IntN(50)))]
 	}
+	if m.r.IntN(300) == 0 {
+		return m.lost()
+	}
 	i := m.r.IntN(len(m.nodes))
 	n := &m.nodes[i]
 	id := mink.NodeID(i + 1)
@@ -123,6 +127,29 @@ func (m *sim) next() *clusterpb.Batch {
 		b.Commands = append(b.Commands, c)
 	}
 	return b
+}
+
+// lost makes the metadata go back: what the store shows is anything at or behind
+// the ends.
+func (m *sim) lost() *clusterpb.Batch {
+	c := &clusterpb.SetIncarnation{Incarnation: m.r.Uint64() | 1, Lost: true}
+	for st := range m.s.Streams() {
+		if m.chance(40) {
+			c.Ends = append(c.Ends, &clusterpb.StreamEnd{Stream: int64(st.ID), End: int64(st.End) + int64(m.r.IntN(20))})
+		}
+	}
+	for w := range m.s.WALs() {
+		if m.chance(70) {
+			l := &clusterpb.LostWAL{Wal: walPB(w.ID), Trim: w.Trim + uint64(m.r.IntN(3))}
+			for slot := range uint64(4) {
+				if m.chance(30) {
+					l.Missing = append(l.Missing, l.Trim+slot)
+				}
+			}
+			c.Wals = append(c.Wals, l)
+		}
+	}
+	return &clusterpb.Batch{Commands: []*clusterpb.Command{{Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: c}}}}
 }
 
 func (m *sim) isSealed(epoch mink.NodeEpoch) bool {
@@ -238,6 +265,9 @@ func (m *sim) compare(before, after *State, b *clusterpb.Batch, results []*clust
 			}
 		}
 	}
+	if err := m.respected(after, b, results); err != nil {
+		return err
+	}
 	if before.streams != after.streams {
 		for old := range before.Streams() {
 			if now, ok := after.Stream(old.ID); ok {
@@ -263,6 +293,31 @@ func (m *sim) compare(before, after *State, b *clusterpb.Batch, results []*clust
 	}
 	for d := range after.Destroyed() {
 		m.gone[d.Object.ID] = true
+	}
+	return nil
+}
+
+// respected: whoever leads a stream appends behind all that lost time lines gave out.
+func (m *sim) respected(after *State, b *clusterpb.Batch, results []*clusterpb.Result) error {
+	for i, c := range b.Commands {
+		k := c.GetSetIncarnation()
+		if !k.GetLost() || results[i].Code != clusterpb.Code_OK {
+			continue
+		}
+		for w := range after.WALs() {
+			if !w.Sealed {
+				return fmt.Errorf("wal %s outlived its time line", w.ID)
+			}
+		}
+		for _, e := range k.Ends {
+			m.given[mink.StreamID(e.Stream)] = max(m.given[mink.StreamID(e.Stream)], mink.Offset(e.End))
+		}
+	}
+	for id, end := range m.given {
+		st, ok := after.Stream(id)
+		if w, found := after.WAL(st.Owner.NodeEpoch); ok && found && !w.Sealed && st.End < end {
+			return fmt.Errorf("stream %d is led again at %d, offsets up to %d were given out", id, st.End, end)
+		}
 	}
 	return nil
 }
@@ -418,6 +473,7 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"sources": {noSources: true}, "leader fence": {noLeadFence: true},
 		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
 		"KV fence": {noKVFence: true}, "KV reuse": {noKVReuse: true}, "KV prune": {pruneNamed: true}, "KV end": {noKVEnd: true}, "KV trim bound": {noKVBound: true},
+		"ends of a lost time line": {noLostEnds: true},
 	} {
 		found := false
 		for seed := uint64(0); seed < 20 && !found; seed++ {

@@ -91,7 +91,9 @@ type Producer struct {
 	Version     int64 // never reused, not even by a producer of the same name
 }
 
-// LostSlot is a WAL slot whose loss an operator accepted before recovery.
+// LostSlot is a WAL slot whose loss an operator accepted before recovery. Slot
+// NoSlot stands for none: its ranges were given out, as the object store shows,
+// and nothing that the metadata know of holds them.
 type LostSlot struct {
 	Slot uint64
 	Gaps []LostRange
@@ -139,6 +141,7 @@ type header struct {
 	timeMs       int64
 	featureLevel uint32
 	incarnation  uint64
+	timeLine     uint64
 	lease        Lease
 
 	nextDatabase        int64
@@ -211,6 +214,7 @@ type faults struct {
 	pruneNamed   bool // pruning a KV snapshot destroys files that a retained one names
 	noKVEnd      bool // a KV snapshot may be ahead of the stream's committed end
 	noKVBound    bool // a primary-key bucket is trimmed like a log table's
+	noLostEnds   bool // offsets that a lost time line gave out are given out again
 }
 
 // NewState is the state before the first log entry.

@@ -32,6 +32,8 @@ var rewrite = flag.Bool("rewrite", false, "write what the stories give now into 
 //	lease NODE LEASE
 //	NODE: COMMAND [| COMMAND]     proposed by the node's newest epoch, as one batch
 //	NODE@EPOCH: COMMAND           by an older one
+//	lost N STREAM:END ... eEPOCH/TRIM[/SLOT,SLOT] ...
+//	                              the metadata lack their newest entries: incarnation N begins
 //	again NODE                    the node sends its last batch once more
 //	time MS                       moves the metadata clock
 //	coordinator GROUP             who coordinates the consumer group
@@ -121,6 +123,8 @@ func (st *story) run(line string) string {
 	case head == "lease":
 		id := mink.NodeID(st.num(args[0]))
 		results = st.apply(&clusterpb.Batch{Commands: []*clusterpb.Command{leaseCmd(id, st.epochs[id], st.num(args[1]))}})
+	case head == "lost":
+		results = st.apply(&clusterpb.Batch{Commands: []*clusterpb.Command{st.lostCommand(args)}})
 	case head == "again":
 		results = st.apply(st.last[mink.NodeID(st.num(args[0]))])
 	case head == "coordinator":
@@ -268,8 +272,31 @@ func (st *story) command(epoch mink.NodeEpoch, words []string) *clusterpb.Comman
 			BeforeMs: st.arg(args, "before"), Max: int32(st.arg(args, "max"))}}}
 	case "incarnation":
 		return &clusterpb.Command{Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: &clusterpb.SetIncarnation{Incarnation: uint64(st.num(args[0]))}}}
+	case "lost":
+		return st.lostCommand(args)
 	}
 	return st.catalogCommand(verb, args)
+}
+
+func (st *story) lostCommand(args []string) *clusterpb.Command {
+	c := &clusterpb.SetIncarnation{Incarnation: uint64(st.num(args[0])), Lost: true}
+	for _, a := range args[1:] {
+		if stream, end, ok := strings.Cut(a, ":"); ok {
+			c.Ends = append(c.Ends, &clusterpb.StreamEnd{Stream: st.num(stream), End: st.num(end)})
+			continue
+		}
+		f := strings.Split(a, "/")
+		epoch := mink.NodeEpoch(st.num(strings.TrimPrefix(f[0], "e")))
+		w, _ := st.s.WAL(epoch)
+		l := &clusterpb.LostWAL{Wal: walPB(w.ID), Trim: uint64(st.num(f[1]))}
+		if len(f) > 2 {
+			for slot := range strings.SplitSeq(f[2], ",") {
+				l.Missing = append(l.Missing, uint64(st.num(slot)))
+			}
+		}
+		c.Wals = append(c.Wals, l)
+	}
+	return &clusterpb.Command{Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: c}}
 }
 
 func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
@@ -476,6 +503,9 @@ func dump(s *State) []string {
 	if s.incarnation != 0 {
 		add("incarnation %d", s.incarnation)
 	}
+	if s.timeLine != 0 {
+		add("time line %d next database=%d table=%d partition=%d stream=%d writer=%d producer=%d", s.timeLine, s.nextDatabase, s.nextTable, s.nextPartition, s.nextStream, s.nextWriter, s.nextProducerVersion)
+	}
 	for n := range s.Nodes() {
 		add("node %d epoch %d sealed=%v", n.ID, n.Epoch, n.Sealed)
 	}
@@ -488,6 +518,10 @@ func dump(s *State) []string {
 		}
 		lost := ""
 		for _, l := range w.lost {
+			if l.Slot == NoSlot {
+				lost += fmt.Sprintf(" given out %v", l.Gaps)
+				continue
+			}
 			lost += fmt.Sprintf(" lost %d %v", l.Slot, l.Gaps)
 		}
 		add("wal e%d node %d trim=%d commit=%d %s%s", epoch, w.ID.Node, w.Trim, w.CommitSeq, state, lost)

@@ -109,9 +109,9 @@ func deleteEach(ctx context.Context, store objstore.Store, keys []string) (left 
 // sweepKV deletes files of KV snapshots that nothing names and nothing ever will:
 // uploads that no commit followed, late PUTs of former leaders, what a dropped bucket's
 // leader was uploading. Never files of a leadership that goes on: their commit may be
-// under way. Nor files of a registration that the metadata do not know: they are of a
-// time line before a restore. A run that did not come to the end is gone on with by the
-// next.
+// under way. Nor files of a registration of before the metadata went back or were
+// restored, whether they know it or not: they may be what was lost. A run that did not
+// come to the end is gone on with by the next.
 func (c *Coordinator) sweepKV(ctx context.Context) error {
 	if _, ok := c.held(); !ok {
 		return nil
@@ -121,7 +121,7 @@ func (c *Coordinator) sweepKV(ctx context.Context) error {
 	view := c.deps.Meta.View()
 	nonces := map[uint64]bool{}
 	for w := range view.WALs() {
-		nonces[w.ID.Nonce] = true
+		nonces[w.ID.Nonce] = uint64(w.ID.Epoch) > view.TimeLine()
 	}
 	var errs []error
 	for {

@@ -30,6 +30,8 @@ const repository = "../.."
 //	json    a table's descriptor
 //	text    nothing to run
 //
+// and indented by some more where it is a step of a list.
+//
 // An HTML comment right before a block may say more:
 //
 //	<!-- not run: reason -->
@@ -62,6 +64,7 @@ var manual = []page{
 	{file: "docs/flight.md", node: true, prints: []string{"milk", "first_offset"}},
 	{file: "docs/configuration.md"},
 	{file: "docs/operations.md", prints: []string{"clean: "}},
+	{file: "docs/disaster-recovery.md", prints: []string{"metadata at index", "restored the metadata at index", `{"id":1,"item":"boots"}`, "clean: "}},
 	{file: "docs/plugins.md"},
 	{file: "docs/sinks.md"},
 	{file: "docs/limits.md"},
@@ -327,7 +330,7 @@ func (r *reader) shell(code string) string {
 		script = ""
 	}
 	for line := range strings.Lines(code) {
-		if strings.HasPrefix(line, "bin/mink serve") {
+		if strings.HasPrefix(strings.TrimSpace(line), "bin/mink serve") {
 			flush()
 			out += r.serve(strings.TrimSpace(line))
 			continue

@@ -184,6 +184,15 @@ type SnapshotWrite struct {
 	Parts iter.Seq2[[]byte, error]
 }
 
+// Seed makes a log begin with a snapshot, as a restore does.
+type Seed struct {
+	Position                 // where the snapshot stands and the log goes on
+	TimeMs   int64           // of the entry there
+	Lease    mink.LeaseEpoch // the next one taken has a higher epoch
+	Replaces Position        // the head as it must be: zero for an empty log
+	Parts    iter.Seq2[[]byte, error]
+}
+
 // Log is the contract of a metadata log; metalogtest.Run checks it. All methods
 // are safe for concurrent use. Errors: mink.ErrUnavailable = certainly nothing
 // happened, retry; mink.ErrUnknownOutcome = the transaction may have committed,
@@ -217,6 +226,11 @@ type Log interface {
 	// SnapshotsKept snapshots stand at or above it. Idempotent.
 	Truncate(ctx context.Context, through uint64, lease Lease) error
 
+	// Seed replaces all that the log holds, in one step: entries, snapshots, heartbeat
+	// rows, lease. ErrHeadMoved when the head is not s.Replaces; *LeaseHeldError while
+	// a node holds an unexpired lease.
+	Seed(ctx context.Context, s Seed) error
+
 	// TakeLease takes a lease that is free, expired by the database clock, or held
 	// by an epoch of the same node, and appends the LeaseTaken entry in the same
 	// transaction. *LeaseHeldError when another node's is unexpired; mink.ErrFenced
@@ -245,6 +259,14 @@ type Log interface {
 func (t TakeLease) Validate() error {
 	if t.Node <= 0 || t.NodeEpoch <= 0 || t.TTL < time.Millisecond || t.Payload == nil {
 		return fmt.Errorf("take lease: node %d, epoch %d and ttl %s must be positive: %w", t.Node, t.NodeEpoch, t.TTL, mink.ErrInvalid)
+	}
+	return nil
+}
+
+// Validate checks what needs no database.
+func (s Seed) Validate(parts int) error {
+	if s.Index == 0 || s.TimeMs < 0 || s.Lease < 0 || parts == 0 {
+		return fmt.Errorf("seed at index %d, time %d, lease %d, with %d parts: %w", s.Index, s.TimeMs, s.Lease, parts, mink.ErrInvalid)
 	}
 	return nil
 }

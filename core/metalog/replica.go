@@ -421,5 +421,5 @@ func (r *Replica) explain(err error, at *view) error {
 
 func wentBack(format string, args ...any) error {
 	return fmt.Errorf("%w: %s; it was restored from a backup or failed over without its last commits. "+
-		"Stop all nodes and follow the disaster recovery page before starting any again", ErrWentBack, fmt.Sprintf(format, args...))
+		"Stop all nodes; restore or promote the newest copy of the database that there is; then run mink serve on one node, which says what is lost, if anything, and how to go on (docs/disaster-recovery.md)", ErrWentBack, fmt.Sprintf(format, args...))
 }

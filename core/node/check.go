@@ -35,7 +35,8 @@ type check struct {
 // an ended epoch is on the store that nothing names any more and that the sweep
 // would not remove. Deep reads and verifies every named block, every such slot and
 // every such file too. It reads one view and one object at a time; what was destroyed since the
-// view is no problem. An error says that the store could not be asked.
+// view is no problem. What is left of before the metadata were restored, or went back, is
+// listed and no problem. An error says that the store could not be asked.
 func (n *Node) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
 	c := &check{node: n, view: n.View(), deep: deep}
 	for s := range c.view.Streams() {
@@ -47,7 +48,7 @@ func (n *Node) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
 			return api.CheckReport{}, err
 		}
 	}
-	for _, part := range []func(context.Context) error{c.snapshots, c.logs, c.orphans} {
+	for _, part := range []func(context.Context) error{c.snapshots, c.logs, c.orphans, c.unnamed} {
 		if err := part(ctx); err != nil {
 			return api.CheckReport{}, err
 		}
@@ -116,12 +117,16 @@ func (c *check) accepted(s plan.Stream) {
 		if len(c.report.AcceptedLosses) == problemsMax {
 			return
 		}
-		l := api.Loss{Bucket: s.Bucket, Start: g.Start, End: g.End}
-		if t, ok := c.view.Table(s.Bucket.Table); ok {
-			l.Table = t.Descriptor.Name()
-		}
-		c.report.AcceptedLosses = append(c.report.AcceptedLosses, l)
+		c.report.AcceptedLosses = append(c.report.AcceptedLosses, c.lossOf(s, g))
 	}
+}
+
+func (c *check) lossOf(s plan.Stream, g plan.Gap) api.Loss {
+	l := api.Loss{Bucket: s.Bucket, Start: g.Start, End: g.End}
+	if t, ok := c.view.Table(s.Bucket.Table); ok {
+		l.Table = t.Descriptor.Name()
+	}
+	return l
 }
 
 // content checks that an object holds what streams expect of it.
@@ -230,8 +235,8 @@ func (c *check) orphans(ctx context.Context) error {
 		know(d.Object)
 	}
 	for w := range c.view.WALs() {
-		if !w.Recovered {
-			continue
+		if !w.Recovered || uint64(w.ID.Epoch) <= c.view.TimeLine() {
+			continue // of an earlier time line: unnamed lists it
 		}
 		know(plan.Object{WAL: w.ID, ID: plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindTombstone, Seq: w.End}})
 		named := known[w.ID.Epoch]

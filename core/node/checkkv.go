@@ -59,10 +59,7 @@ const damagedSnapshot = "the snapshots that share it cannot be restored, an olde
 // kvOrphans looks for files of KV snapshots that nothing names and that the sweep
 // should have removed.
 func (c *check) kvOrphans(ctx context.Context) error {
-	nonces := map[uint64]bool{}
-	for w := range c.view.WALs() {
-		nonces[w.ID.Nonce] = true
-	}
+	nonces := presentNonces(c.view)
 	old := 2 * c.node.cfg.Stream.OrphanAge
 	err := objstore.All(ctx, c.node.deps.Objects, kvplan.Prefix, "", func(o objstore.ObjectInfo) bool {
 		f, ok := kvplan.ParseKey(o.Key)

@@ -21,7 +21,6 @@ import (
 	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/kafka"
 	"github.com/mink-project/mink/core/metalog"
-	"github.com/mink-project/mink/core/metalog/sqllog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
@@ -123,15 +122,11 @@ func (p *parts) openStorage(ctx context.Context) (err error) {
 		return err
 	}
 	if p.log = p.given.Log; p.log == nil {
-		lcfg := sqllog.Default()
-		lcfg.BinaryVersion = Version
-		if p.log, err = sqllog.Open(ctx, p.cfg.metaURL(), lcfg, p.logger); err != nil {
-			return fmt.Errorf("metadata database %s: %w", redactURL(p.cfg.metaURL()), err)
+		if p.log, err = openLog(ctx, p.cfg, false, p.logger); err != nil {
+			return err
 		}
 	}
-	mcfg := metalog.Default()
-	mcfg.FeatureLevel, mcfg.WriterVersion = featureLevel, Version
-	p.replica, p.head, err = storehead.Open(ctx, storehead.Deps{Objects: p.objects, WALStore: p.wal, Log: p.log, Logger: p.logger}, mcfg, p.cfg.AcceptMetadata)
+	p.replica, p.head, err = storehead.Open(ctx, p.headDeps(nil), metaConfig(), p.cfg.AcceptMetadata)
 	if err != nil {
 		return fmt.Errorf("metadata database %s, object store %s: %w", redactURL(p.cfg.metaURL()), redactURL(p.cfg.storageURI()), err)
 	}

@@ -20,6 +20,10 @@ type View interface {
 	// ObjectRanges answers which live ranges name the object.
 	ObjectRanges(plan.ObjectID) []ObjectRange
 	Destroyed() iter.Seq[plan.Destroyed]
+	// TimeLine is the index at which metadata that may have lost their newest entries
+	// were accepted; 0: never. What node epochs at or below it wrote and the view does
+	// not name may hold records of the lost entries: it is not swept.
+	TimeLine() uint64
 }
 
 // ObjectRange is one live range of an object, seen from the object.

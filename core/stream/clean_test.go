@@ -42,6 +42,7 @@ func TestSweepAfterRecovery(t *testing.T) {
 		if orphans == 0 {
 			t.Fatal("no orphan")
 		}
+		w.meta.Change(func(s *plantest.State) { s.TimeLine = uint64(n.id.Epoch) })
 		b := w.start(2)
 		s = b.open(1)
 		if err := b.SweepNow(t.Context()); err != nil {
@@ -50,6 +51,11 @@ func TestSweepAfterRecovery(t *testing.T) {
 		if len(w.keys("data/")) != orphans {
 			t.Fatal("a young orphan was deleted")
 		}
+		time.Sleep(3 * time.Hour)
+		if got := w.keys("data/" + n.id.String()); len(got) != orphans {
+			t.Fatalf("%v are left of %d orphans of an earlier time line", got, orphans)
+		}
+		w.meta.Change(func(s *plantest.State) { s.TimeLine = uint64(n.id.Epoch) - 1 })
 		time.Sleep(3 * time.Hour)
 		if got := w.keys("data/" + n.id.String()); len(got) != 0 {
 			t.Fatalf("orphans left: %v", got)

@@ -16,8 +16,8 @@ import (
 // that landed after their object was deleted. It runs again and again: what
 // lands after one sweep is found by the next.
 //
-// Only epochs that the state calls recovered are listed: nothing of them can
-// be named any more that the view does not name. The slot at the log's end is
+// Only epochs of the present time line that the state calls recovered are listed:
+// nothing of them can be named any more that the view does not name. The slot at the log's end is
 // the tombstone; it is never deleted. Its place comes from the state, never from
 // the list.
 func (e *Engine) SweepNow(ctx context.Context) error {
@@ -26,7 +26,7 @@ func (e *Engine) SweepNow(ctx context.Context) error {
 	errs := []error{e.sweepLeftovers(ctx)}
 	var known func(plan.ObjectID) bool
 	for w := range view.WALs() {
-		if !w.Recovered || !e.responsible(live, w.ID) {
+		if !w.Recovered || uint64(w.ID.Epoch) <= view.TimeLine() || !e.responsible(live, w.ID) {
 			continue
 		}
 		if known == nil {

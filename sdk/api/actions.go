@@ -373,6 +373,24 @@ type CheckReport struct {
 	// AcceptedLosses are the offsets that buckets skip since a person gave them up;
 	// they are no problem.
 	AcceptedLosses []Loss `json:"accepted_losses,omitempty"`
+	// Unnamed are objects from before the metadata were restored, or went back, that
+	// they do not name; the first thousand of UnnamedObjects. No sweep takes them, and
+	// they are no problem.
+	Unnamed        []UnnamedObject `json:"unnamed,omitempty"`
+	UnnamedObjects int64           `json:"unnamed_objects,omitempty"`
+	UnnamedBytes   int64           `json:"unnamed_bytes,omitempty"`
+}
+
+// UnnamedObject is an object that the metadata know nothing of, and what it says of
+// itself.
+type UnnamedObject struct {
+	Object string `json:"object"`
+	Bytes  int64  `json:"bytes"`
+	// Holds are offsets of buckets that exist; Others counts ranges of buckets that the
+	// metadata never knew, or that were dropped.
+	Holds  []Loss `json:"holds,omitempty"`
+	Others int    `json:"others,omitempty"`
+	Damage string `json:"damage,omitempty"` // why it cannot be read
 }
 
 // Problem is one finding: what, where, what to do.

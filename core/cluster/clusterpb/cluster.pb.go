@@ -3342,8 +3342,14 @@ func (x *ExpireGroups) GetMax() int32 {
 }
 
 type SetIncarnation struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Incarnation   uint64                 `protobuf:"fixed64,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Incarnation uint64                 `protobuf:"fixed64,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The metadata may lack their newest entries: a database that was restored, or
+	// that went back. Every node epoch is sealed, ids skip ahead, and what the
+	// object store shows of the lost entries is respected.
+	Lost          bool         `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	Ends          []*StreamEnd `protobuf:"bytes,3,rep,name=ends,proto3" json:"ends,omitempty"`
+	Wals          []*LostWAL   `protobuf:"bytes,4,rep,name=wals,proto3" json:"wals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3385,6 +3391,141 @@ func (x *SetIncarnation) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *SetIncarnation) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *SetIncarnation) GetEnds() []*StreamEnd {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+func (x *SetIncarnation) GetWals() []*LostWAL {
+	if x != nil {
+		return x.Wals
+	}
+	return nil
+}
+
+// Offsets of the stream below end were given out.
+type StreamEnd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	End           int64                  `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamEnd) Reset() {
+	*x = StreamEnd{}
+	mi := &file_cluster_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamEnd) ProtoMessage() {}
+
+func (x *StreamEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamEnd.ProtoReflect.Descriptor instead.
+func (*StreamEnd) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *StreamEnd) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *StreamEnd) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+// What an unrecovered write-ahead log has left of what the metadata expect.
+type LostWAL struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wal           *WALID                 `protobuf:"bytes,1,opt,name=wal,proto3" json:"wal,omitempty"`
+	Trim          uint64                 `protobuf:"varint,2,opt,name=trim,proto3" json:"trim,omitempty"`              // slots below are gone
+	Missing       []uint64               `protobuf:"varint,3,rep,packed,name=missing,proto3" json:"missing,omitempty"` // slots from trim on that are gone
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostWAL) Reset() {
+	*x = LostWAL{}
+	mi := &file_cluster_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostWAL) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostWAL) ProtoMessage() {}
+
+func (x *LostWAL) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostWAL.ProtoReflect.Descriptor instead.
+func (*LostWAL) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *LostWAL) GetWal() *WALID {
+	if x != nil {
+		return x.Wal
+	}
+	return nil
+}
+
+func (x *LostWAL) GetTrim() uint64 {
+	if x != nil {
+		return x.Trim
+	}
+	return 0
+}
+
+func (x *LostWAL) GetMissing() []uint64 {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
 // The leader of a primary-key bucket has uploaded its store as of an offset. The
 // first file describes the snapshot and is new. id is the snapshot's; the same
 // snapshot again gets the same answer while it is retained.
@@ -3402,7 +3543,7 @@ type CommitKVSnapshot struct {
 
 func (x *CommitKVSnapshot) Reset() {
 	*x = CommitKVSnapshot{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3414,7 +3555,7 @@ func (x *CommitKVSnapshot) String() string {
 func (*CommitKVSnapshot) ProtoMessage() {}
 
 func (x *CommitKVSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3427,7 +3568,7 @@ func (x *CommitKVSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitKVSnapshot.ProtoReflect.Descriptor instead.
 func (*CommitKVSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CommitKVSnapshot) GetStream() int64 {
@@ -3485,7 +3626,7 @@ type KVFile struct {
 
 func (x *KVFile) Reset() {
 	*x = KVFile{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3638,7 @@ func (x *KVFile) String() string {
 func (*KVFile) ProtoMessage() {}
 
 func (x *KVFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3651,7 @@ func (x *KVFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVFile.ProtoReflect.Descriptor instead.
 func (*KVFile) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *KVFile) GetLeaderEpoch() int32 {
@@ -3558,7 +3699,7 @@ type ForgetKVFiles struct {
 
 func (x *ForgetKVFiles) Reset() {
 	*x = ForgetKVFiles{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3570,7 +3711,7 @@ func (x *ForgetKVFiles) String() string {
 func (*ForgetKVFiles) ProtoMessage() {}
 
 func (x *ForgetKVFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3583,7 +3724,7 @@ func (x *ForgetKVFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetKVFiles.ProtoReflect.Descriptor instead.
 func (*ForgetKVFiles) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ForgetKVFiles) GetFiles() []*KVFileRef {
@@ -3604,7 +3745,7 @@ type KVFileRef struct {
 
 func (x *KVFileRef) Reset() {
 	*x = KVFileRef{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3616,7 +3757,7 @@ func (x *KVFileRef) String() string {
 func (*KVFileRef) ProtoMessage() {}
 
 func (x *KVFileRef) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3629,7 +3770,7 @@ func (x *KVFileRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVFileRef.ProtoReflect.Descriptor instead.
 func (*KVFileRef) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *KVFileRef) GetBucket() *BucketRef {
@@ -3667,7 +3808,7 @@ type LeaseAutoIncrement struct {
 
 func (x *LeaseAutoIncrement) Reset() {
 	*x = LeaseAutoIncrement{}
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3679,7 +3820,7 @@ func (x *LeaseAutoIncrement) String() string {
 func (*LeaseAutoIncrement) ProtoMessage() {}
 
 func (x *LeaseAutoIncrement) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3692,7 +3833,7 @@ func (x *LeaseAutoIncrement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseAutoIncrement.ProtoReflect.Descriptor instead.
 func (*LeaseAutoIncrement) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{47}
+	return file_cluster_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *LeaseAutoIncrement) GetStream() int64 {
@@ -3747,7 +3888,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3900,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3913,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{48}
+	return file_cluster_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -4073,14 +4214,15 @@ type Header struct {
 	NextStart           int32                  `protobuf:"varint,13,opt,name=next_start,json=nextStart,proto3" json:"next_start,omitempty"` // rotating first node of a new table's buckets
 	NextDatabase        int64                  `protobuf:"varint,14,opt,name=next_database,json=nextDatabase,proto3" json:"next_database,omitempty"`
 	NextProducerVersion int64                  `protobuf:"varint,15,opt,name=next_producer_version,json=nextProducerVersion,proto3" json:"next_producer_version,omitempty"`
-	Records             uint64                 `protobuf:"varint,16,opt,name=records,proto3" json:"records,omitempty"` // that follow the header: a cut snapshot is noticed
+	Records             uint64                 `protobuf:"varint,16,opt,name=records,proto3" json:"records,omitempty"`                   // that follow the header: a cut snapshot is noticed
+	TimeLine            uint64                 `protobuf:"varint,17,opt,name=time_line,json=timeLine,proto3" json:"time_line,omitempty"` // index of the last SetIncarnation with lost
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4092,7 +4234,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4105,7 +4247,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{49}
+	return file_cluster_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -4220,6 +4362,13 @@ func (x *Header) GetRecords() uint64 {
 	return 0
 }
 
+func (x *Header) GetTimeLine() uint64 {
+	if x != nil {
+		return x.TimeLine
+	}
+	return 0
+}
+
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -4238,7 +4387,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4250,7 +4399,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4263,7 +4412,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{50}
+	return file_cluster_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Node) GetNode() int32 {
@@ -4353,7 +4502,7 @@ type WALState struct {
 
 func (x *WALState) Reset() {
 	*x = WALState{}
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4365,7 +4514,7 @@ func (x *WALState) String() string {
 func (*WALState) ProtoMessage() {}
 
 func (x *WALState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4378,7 +4527,7 @@ func (x *WALState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WALState.ProtoReflect.Descriptor instead.
 func (*WALState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{51}
+	return file_cluster_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WALState) GetId() *WALID {
@@ -4454,7 +4603,7 @@ type LostSlot struct {
 
 func (x *LostSlot) Reset() {
 	*x = LostSlot{}
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4466,7 +4615,7 @@ func (x *LostSlot) String() string {
 func (*LostSlot) ProtoMessage() {}
 
 func (x *LostSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4479,7 +4628,7 @@ func (x *LostSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
 func (*LostSlot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{52}
+	return file_cluster_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *LostSlot) GetSlot() uint64 {
@@ -4507,7 +4656,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4519,7 +4668,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4532,7 +4681,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{53}
+	return file_cluster_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Database) GetName() string {
@@ -4570,7 +4719,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4582,7 +4731,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4595,7 +4744,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{54}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Table) GetId() int64 {
@@ -4655,7 +4804,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4667,7 +4816,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4680,7 +4829,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{55}
+	return file_cluster_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Partition) GetId() int64 {
@@ -4756,7 +4905,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4768,7 +4917,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4781,7 +4930,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{56}
+	return file_cluster_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Stream) GetId() int64 {
@@ -4907,7 +5056,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4919,7 +5068,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4932,7 +5081,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{57}
+	return file_cluster_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -4967,7 +5116,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4979,7 +5128,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4992,7 +5141,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{58}
+	return file_cluster_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -5029,7 +5178,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5041,7 +5190,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5054,7 +5203,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{59}
+	return file_cluster_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Producer) GetName() string {
@@ -5105,7 +5254,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5117,7 +5266,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5130,7 +5279,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{60}
+	return file_cluster_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Group) GetName() string {
@@ -5179,7 +5328,7 @@ type GroupOffsets struct {
 
 func (x *GroupOffsets) Reset() {
 	*x = GroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5191,7 +5340,7 @@ func (x *GroupOffsets) String() string {
 func (*GroupOffsets) ProtoMessage() {}
 
 func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5204,7 +5353,7 @@ func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
 func (*GroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{61}
+	return file_cluster_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GroupOffsets) GetGroup() string {
@@ -5233,7 +5382,7 @@ type KVBucket struct {
 
 func (x *KVBucket) Reset() {
 	*x = KVBucket{}
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5245,7 +5394,7 @@ func (x *KVBucket) String() string {
 func (*KVBucket) ProtoMessage() {}
 
 func (x *KVBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5258,7 +5407,7 @@ func (x *KVBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVBucket.ProtoReflect.Descriptor instead.
 func (*KVBucket) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{62}
+	return file_cluster_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *KVBucket) GetStream() int64 {
@@ -5304,7 +5453,7 @@ type KVSnapshot struct {
 
 func (x *KVSnapshot) Reset() {
 	*x = KVSnapshot{}
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5316,7 +5465,7 @@ func (x *KVSnapshot) String() string {
 func (*KVSnapshot) ProtoMessage() {}
 
 func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5329,7 +5478,7 @@ func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVSnapshot.ProtoReflect.Descriptor instead.
 func (*KVSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{63}
+	return file_cluster_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *KVSnapshot) GetStream() int64 {
@@ -5393,7 +5542,7 @@ type DestroyedKVFile struct {
 
 func (x *DestroyedKVFile) Reset() {
 	*x = DestroyedKVFile{}
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5405,7 +5554,7 @@ func (x *DestroyedKVFile) String() string {
 func (*DestroyedKVFile) ProtoMessage() {}
 
 func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5418,7 +5567,7 @@ func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedKVFile.ProtoReflect.Descriptor instead.
 func (*DestroyedKVFile) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{64}
+	return file_cluster_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *DestroyedKVFile) GetBucket() *BucketRef {
@@ -5459,7 +5608,7 @@ type AutoIncrement struct {
 
 func (x *AutoIncrement) Reset() {
 	*x = AutoIncrement{}
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5471,7 +5620,7 @@ func (x *AutoIncrement) String() string {
 func (*AutoIncrement) ProtoMessage() {}
 
 func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5484,7 +5633,7 @@ func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AutoIncrement.ProtoReflect.Descriptor instead.
 func (*AutoIncrement) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{65}
+	return file_cluster_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AutoIncrement) GetTable() int64 {
@@ -5512,7 +5661,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5524,7 +5673,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5537,7 +5686,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{66}
+	return file_cluster_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -5806,9 +5955,19 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06bucket\x18\x03 \x01(\x05R\x06bucket\"=\n" +
 	"\fExpireGroups\x12\x1b\n" +
 	"\tbefore_ms\x18\x01 \x01(\x03R\bbeforeMs\x12\x10\n" +
-	"\x03max\x18\x02 \x01(\x05R\x03max\"2\n" +
+	"\x03max\x18\x02 \x01(\x05R\x03max\"\xa4\x01\n" +
 	"\x0eSetIncarnation\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\"\xc0\x01\n" +
+	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\bR\x04lost\x12.\n" +
+	"\x04ends\x18\x03 \x03(\v2\x1a.mink.cluster.v1.StreamEndR\x04ends\x12,\n" +
+	"\x04wals\x18\x04 \x03(\v2\x18.mink.cluster.v1.LostWALR\x04wals\"5\n" +
+	"\tStreamEnd\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\x03R\x03end\"a\n" +
+	"\aLostWAL\x12(\n" +
+	"\x03wal\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x03wal\x12\x12\n" +
+	"\x04trim\x18\x02 \x01(\x04R\x04trim\x12\x18\n" +
+	"\amissing\x18\x03 \x03(\x04R\amissing\"\xc0\x01\n" +
 	"\x10CommitKVSnapshot\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x16\n" +
@@ -5853,7 +6012,7 @@ const file_cluster_proto_rawDesc = "" +
 	"kvSnapshot\x12N\n" +
 	"\x11destroyed_kv_file\x18\x11 \x01(\v2 .mink.cluster.v1.DestroyedKVFileH\x00R\x0fdestroyedKvFile\x12G\n" +
 	"\x0eauto_increment\x18\x12 \x01(\v2\x1e.mink.cluster.v1.AutoIncrementH\x00R\rautoIncrementB\x06\n" +
-	"\x04kind\"\x91\x04\n" +
+	"\x04kind\"\xae\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x17\n" +
@@ -5876,7 +6035,8 @@ const file_cluster_proto_rawDesc = "" +
 	"next_start\x18\r \x01(\x05R\tnextStart\x12#\n" +
 	"\rnext_database\x18\x0e \x01(\x03R\fnextDatabase\x122\n" +
 	"\x15next_producer_version\x18\x0f \x01(\x03R\x13nextProducerVersion\x12\x18\n" +
-	"\arecords\x18\x10 \x01(\x04R\arecords\"\xad\x02\n" +
+	"\arecords\x18\x10 \x01(\x04R\arecords\x12\x1b\n" +
+	"\ttime_line\x18\x11 \x01(\x04R\btimeLine\"\xad\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
@@ -6027,7 +6187,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -6073,134 +6233,139 @@ var file_cluster_proto_goTypes = []any{
 	(*BucketRef)(nil),             // 41: mink.cluster.v1.BucketRef
 	(*ExpireGroups)(nil),          // 42: mink.cluster.v1.ExpireGroups
 	(*SetIncarnation)(nil),        // 43: mink.cluster.v1.SetIncarnation
-	(*CommitKVSnapshot)(nil),      // 44: mink.cluster.v1.CommitKVSnapshot
-	(*KVFile)(nil),                // 45: mink.cluster.v1.KVFile
-	(*ForgetKVFiles)(nil),         // 46: mink.cluster.v1.ForgetKVFiles
-	(*KVFileRef)(nil),             // 47: mink.cluster.v1.KVFileRef
-	(*LeaseAutoIncrement)(nil),    // 48: mink.cluster.v1.LeaseAutoIncrement
-	(*Record)(nil),                // 49: mink.cluster.v1.Record
-	(*Header)(nil),                // 50: mink.cluster.v1.Header
-	(*Node)(nil),                  // 51: mink.cluster.v1.Node
-	(*WALState)(nil),              // 52: mink.cluster.v1.WALState
-	(*LostSlot)(nil),              // 53: mink.cluster.v1.LostSlot
-	(*Database)(nil),              // 54: mink.cluster.v1.Database
-	(*Table)(nil),                 // 55: mink.cluster.v1.Table
-	(*Partition)(nil),             // 56: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 57: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 58: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 59: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 60: mink.cluster.v1.Producer
-	(*Group)(nil),                 // 61: mink.cluster.v1.Group
-	(*GroupOffsets)(nil),          // 62: mink.cluster.v1.GroupOffsets
-	(*KVBucket)(nil),              // 63: mink.cluster.v1.KVBucket
-	(*KVSnapshot)(nil),            // 64: mink.cluster.v1.KVSnapshot
-	(*DestroyedKVFile)(nil),       // 65: mink.cluster.v1.DestroyedKVFile
-	(*AutoIncrement)(nil),         // 66: mink.cluster.v1.AutoIncrement
-	(*Dedup)(nil),                 // 67: mink.cluster.v1.Dedup
+	(*StreamEnd)(nil),             // 44: mink.cluster.v1.StreamEnd
+	(*LostWAL)(nil),               // 45: mink.cluster.v1.LostWAL
+	(*CommitKVSnapshot)(nil),      // 46: mink.cluster.v1.CommitKVSnapshot
+	(*KVFile)(nil),                // 47: mink.cluster.v1.KVFile
+	(*ForgetKVFiles)(nil),         // 48: mink.cluster.v1.ForgetKVFiles
+	(*KVFileRef)(nil),             // 49: mink.cluster.v1.KVFileRef
+	(*LeaseAutoIncrement)(nil),    // 50: mink.cluster.v1.LeaseAutoIncrement
+	(*Record)(nil),                // 51: mink.cluster.v1.Record
+	(*Header)(nil),                // 52: mink.cluster.v1.Header
+	(*Node)(nil),                  // 53: mink.cluster.v1.Node
+	(*WALState)(nil),              // 54: mink.cluster.v1.WALState
+	(*LostSlot)(nil),              // 55: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 56: mink.cluster.v1.Database
+	(*Table)(nil),                 // 57: mink.cluster.v1.Table
+	(*Partition)(nil),             // 58: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 59: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 60: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 61: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 62: mink.cluster.v1.Producer
+	(*Group)(nil),                 // 63: mink.cluster.v1.Group
+	(*GroupOffsets)(nil),          // 64: mink.cluster.v1.GroupOffsets
+	(*KVBucket)(nil),              // 65: mink.cluster.v1.KVBucket
+	(*KVSnapshot)(nil),            // 66: mink.cluster.v1.KVSnapshot
+	(*DestroyedKVFile)(nil),       // 67: mink.cluster.v1.DestroyedKVFile
+	(*AutoIncrement)(nil),         // 68: mink.cluster.v1.AutoIncrement
+	(*Dedup)(nil),                 // 69: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
-	2,  // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
-	4,  // 1: mink.cluster.v1.Command.register_node:type_name -> mink.cluster.v1.RegisterNode
-	5,  // 2: mink.cluster.v1.Command.seal_node:type_name -> mink.cluster.v1.SealNode
-	15, // 3: mink.cluster.v1.Command.recover_wal:type_name -> mink.cluster.v1.RecoverWAL
-	6,  // 4: mink.cluster.v1.Command.remove_node:type_name -> mink.cluster.v1.RemoveNode
-	7,  // 5: mink.cluster.v1.Command.lease_taken:type_name -> mink.cluster.v1.LeaseTaken
-	12, // 6: mink.cluster.v1.Command.commit_objects:type_name -> mink.cluster.v1.CommitObjects
-	13, // 7: mink.cluster.v1.Command.replace_objects:type_name -> mink.cluster.v1.ReplaceObjects
-	17, // 8: mink.cluster.v1.Command.trim_streams:type_name -> mink.cluster.v1.TrimStreams
-	19, // 9: mink.cluster.v1.Command.forget_objects:type_name -> mink.cluster.v1.ForgetObjects
-	20, // 10: mink.cluster.v1.Command.accept_loss:type_name -> mink.cluster.v1.AcceptLoss
-	14, // 11: mink.cluster.v1.Command.rewrite_stream:type_name -> mink.cluster.v1.RewriteStream
-	22, // 12: mink.cluster.v1.Command.create_database:type_name -> mink.cluster.v1.CreateDatabase
-	23, // 13: mink.cluster.v1.Command.drop_database:type_name -> mink.cluster.v1.DropDatabase
-	24, // 14: mink.cluster.v1.Command.create_table:type_name -> mink.cluster.v1.CreateTable
-	25, // 15: mink.cluster.v1.Command.alter_table:type_name -> mink.cluster.v1.AlterTable
-	26, // 16: mink.cluster.v1.Command.drop_table:type_name -> mink.cluster.v1.DropTable
-	27, // 17: mink.cluster.v1.Command.create_partition:type_name -> mink.cluster.v1.CreatePartition
-	28, // 18: mink.cluster.v1.Command.close_partition:type_name -> mink.cluster.v1.ClosePartition
-	29, // 19: mink.cluster.v1.Command.drop_partition:type_name -> mink.cluster.v1.DropPartition
-	30, // 20: mink.cluster.v1.Command.lead_buckets:type_name -> mink.cluster.v1.LeadBuckets
-	16, // 21: mink.cluster.v1.Command.release:type_name -> mink.cluster.v1.Release
-	32, // 22: mink.cluster.v1.Command.allocate_writers:type_name -> mink.cluster.v1.AllocateWriters
-	33, // 23: mink.cluster.v1.Command.commit_producer_offsets:type_name -> mink.cluster.v1.CommitProducerOffsets
-	35, // 24: mink.cluster.v1.Command.expire_producer_offsets:type_name -> mink.cluster.v1.ExpireProducerOffsets
-	36, // 25: mink.cluster.v1.Command.commit_group_offsets:type_name -> mink.cluster.v1.CommitGroupOffsets
-	39, // 26: mink.cluster.v1.Command.delete_groups:type_name -> mink.cluster.v1.DeleteGroups
-	40, // 27: mink.cluster.v1.Command.delete_group_offsets:type_name -> mink.cluster.v1.DeleteGroupOffsets
-	42, // 28: mink.cluster.v1.Command.expire_groups:type_name -> mink.cluster.v1.ExpireGroups
-	43, // 29: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
-	44, // 30: mink.cluster.v1.Command.commit_kv_snapshot:type_name -> mink.cluster.v1.CommitKVSnapshot
-	46, // 31: mink.cluster.v1.Command.forget_kv_files:type_name -> mink.cluster.v1.ForgetKVFiles
-	48, // 32: mink.cluster.v1.Command.lease_auto_increment:type_name -> mink.cluster.v1.LeaseAutoIncrement
-	0,  // 33: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
-	3,  // 34: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
-	9,  // 35: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
-	8,  // 36: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
-	10, // 37: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 38: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 39: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
-	9,  // 40: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
-	10, // 41: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
-	11, // 42: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
-	8,  // 43: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
-	58, // 44: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
-	10, // 45: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
-	11, // 46: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
-	8,  // 47: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
-	10, // 48: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
-	11, // 49: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
-	8,  // 50: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
-	10, // 51: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
-	11, // 52: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
-	18, // 53: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
-	9,  // 54: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
-	8,  // 55: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
-	21, // 56: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
-	31, // 57: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
-	34, // 58: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
-	37, // 59: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
-	38, // 60: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
-	41, // 61: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
-	45, // 62: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	47, // 63: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
-	41, // 64: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
-	50, // 65: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	51, // 66: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	52, // 67: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	54, // 68: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	55, // 69: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	56, // 70: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	57, // 71: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10, // 72: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	59, // 73: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	60, // 74: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	67, // 75: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	10, // 76: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
-	61, // 77: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
-	62, // 78: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
-	63, // 79: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
-	64, // 80: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
-	65, // 81: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
-	66, // 82: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
-	8,  // 83: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	53, // 84: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	21, // 85: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	58, // 86: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	21, // 87: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,  // 88: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,  // 89: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10, // 90: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	34, // 91: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	38, // 92: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
-	45, // 93: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	41, // 94: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
-	45, // 95: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
-	3,  // 96: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	97, // [97:97] is the sub-list for method output_type
-	97, // [97:97] is the sub-list for method input_type
-	97, // [97:97] is the sub-list for extension type_name
-	97, // [97:97] is the sub-list for extension extendee
-	0,  // [0:97] is the sub-list for field type_name
+	2,   // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
+	4,   // 1: mink.cluster.v1.Command.register_node:type_name -> mink.cluster.v1.RegisterNode
+	5,   // 2: mink.cluster.v1.Command.seal_node:type_name -> mink.cluster.v1.SealNode
+	15,  // 3: mink.cluster.v1.Command.recover_wal:type_name -> mink.cluster.v1.RecoverWAL
+	6,   // 4: mink.cluster.v1.Command.remove_node:type_name -> mink.cluster.v1.RemoveNode
+	7,   // 5: mink.cluster.v1.Command.lease_taken:type_name -> mink.cluster.v1.LeaseTaken
+	12,  // 6: mink.cluster.v1.Command.commit_objects:type_name -> mink.cluster.v1.CommitObjects
+	13,  // 7: mink.cluster.v1.Command.replace_objects:type_name -> mink.cluster.v1.ReplaceObjects
+	17,  // 8: mink.cluster.v1.Command.trim_streams:type_name -> mink.cluster.v1.TrimStreams
+	19,  // 9: mink.cluster.v1.Command.forget_objects:type_name -> mink.cluster.v1.ForgetObjects
+	20,  // 10: mink.cluster.v1.Command.accept_loss:type_name -> mink.cluster.v1.AcceptLoss
+	14,  // 11: mink.cluster.v1.Command.rewrite_stream:type_name -> mink.cluster.v1.RewriteStream
+	22,  // 12: mink.cluster.v1.Command.create_database:type_name -> mink.cluster.v1.CreateDatabase
+	23,  // 13: mink.cluster.v1.Command.drop_database:type_name -> mink.cluster.v1.DropDatabase
+	24,  // 14: mink.cluster.v1.Command.create_table:type_name -> mink.cluster.v1.CreateTable
+	25,  // 15: mink.cluster.v1.Command.alter_table:type_name -> mink.cluster.v1.AlterTable
+	26,  // 16: mink.cluster.v1.Command.drop_table:type_name -> mink.cluster.v1.DropTable
+	27,  // 17: mink.cluster.v1.Command.create_partition:type_name -> mink.cluster.v1.CreatePartition
+	28,  // 18: mink.cluster.v1.Command.close_partition:type_name -> mink.cluster.v1.ClosePartition
+	29,  // 19: mink.cluster.v1.Command.drop_partition:type_name -> mink.cluster.v1.DropPartition
+	30,  // 20: mink.cluster.v1.Command.lead_buckets:type_name -> mink.cluster.v1.LeadBuckets
+	16,  // 21: mink.cluster.v1.Command.release:type_name -> mink.cluster.v1.Release
+	32,  // 22: mink.cluster.v1.Command.allocate_writers:type_name -> mink.cluster.v1.AllocateWriters
+	33,  // 23: mink.cluster.v1.Command.commit_producer_offsets:type_name -> mink.cluster.v1.CommitProducerOffsets
+	35,  // 24: mink.cluster.v1.Command.expire_producer_offsets:type_name -> mink.cluster.v1.ExpireProducerOffsets
+	36,  // 25: mink.cluster.v1.Command.commit_group_offsets:type_name -> mink.cluster.v1.CommitGroupOffsets
+	39,  // 26: mink.cluster.v1.Command.delete_groups:type_name -> mink.cluster.v1.DeleteGroups
+	40,  // 27: mink.cluster.v1.Command.delete_group_offsets:type_name -> mink.cluster.v1.DeleteGroupOffsets
+	42,  // 28: mink.cluster.v1.Command.expire_groups:type_name -> mink.cluster.v1.ExpireGroups
+	43,  // 29: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
+	46,  // 30: mink.cluster.v1.Command.commit_kv_snapshot:type_name -> mink.cluster.v1.CommitKVSnapshot
+	48,  // 31: mink.cluster.v1.Command.forget_kv_files:type_name -> mink.cluster.v1.ForgetKVFiles
+	50,  // 32: mink.cluster.v1.Command.lease_auto_increment:type_name -> mink.cluster.v1.LeaseAutoIncrement
+	0,   // 33: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
+	3,   // 34: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
+	9,   // 35: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
+	8,   // 36: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 37: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
+	11,  // 38: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
+	8,   // 39: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
+	9,   // 40: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
+	10,  // 41: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
+	11,  // 42: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
+	8,   // 43: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
+	60,  // 44: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
+	10,  // 45: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
+	11,  // 46: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
+	8,   // 47: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 48: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
+	11,  // 49: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
+	8,   // 50: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 51: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
+	11,  // 52: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
+	18,  // 53: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
+	9,   // 54: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
+	8,   // 55: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
+	21,  // 56: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
+	31,  // 57: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
+	34,  // 58: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
+	37,  // 59: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
+	38,  // 60: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
+	41,  // 61: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
+	44,  // 62: mink.cluster.v1.SetIncarnation.ends:type_name -> mink.cluster.v1.StreamEnd
+	45,  // 63: mink.cluster.v1.SetIncarnation.wals:type_name -> mink.cluster.v1.LostWAL
+	8,   // 64: mink.cluster.v1.LostWAL.wal:type_name -> mink.cluster.v1.WALID
+	47,  // 65: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	49,  // 66: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
+	41,  // 67: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
+	52,  // 68: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	53,  // 69: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	54,  // 70: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	56,  // 71: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	57,  // 72: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	58,  // 73: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	59,  // 74: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10,  // 75: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	61,  // 76: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	62,  // 77: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	69,  // 78: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	10,  // 79: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	63,  // 80: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
+	64,  // 81: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
+	65,  // 82: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
+	66,  // 83: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
+	67,  // 84: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
+	68,  // 85: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
+	8,   // 86: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	55,  // 87: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	21,  // 88: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	60,  // 89: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	21,  // 90: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,   // 91: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,   // 92: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10,  // 93: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	34,  // 94: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	38,  // 95: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	47,  // 96: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	41,  // 97: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
+	47,  // 98: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
+	3,   // 99: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	100, // [100:100] is the sub-list for method output_type
+	100, // [100:100] is the sub-list for method input_type
+	100, // [100:100] is the sub-list for extension type_name
+	100, // [100:100] is the sub-list for extension extendee
+	0,   // [0:100] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -6242,7 +6407,7 @@ func file_cluster_proto_init() {
 		(*Command_ForgetKvFiles)(nil),
 		(*Command_LeaseAutoIncrement)(nil),
 	}
-	file_cluster_proto_msgTypes[48].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[50].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Node)(nil),
 		(*Record_Wal)(nil),
@@ -6268,7 +6433,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   67,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -174,17 +174,9 @@ func (l *Log) Changed(index uint64) <-chan struct{} { return l.wake.Changed(inde
 // WriteSnapshot implements metalog.Log.
 func (l *Log) WriteSnapshot(ctx context.Context, s metalog.SnapshotWrite) error {
 	snap := snapshot{SnapshotInfo: metalog.SnapshotInfo{Position: s.Position}}
-	for part, err := range s.Parts {
-		if err != nil {
-			return fmt.Errorf("write snapshot at %d: %w", s.Index, err)
-		}
-		if err := metalog.CheckPart(part); err != nil {
-			return fmt.Errorf("write snapshot at %d: %w", s.Index, err)
-		}
-		snap.parts = append(snap.parts, slices.Clone(part))
-		snap.Bytes += int64(len(part))
+	if err := snap.fill(s.Parts); err != nil {
+		return fmt.Errorf("write snapshot at %d: %w", s.Index, err)
 	}
-	snap.Parts = len(snap.parts)
 	if err := l.enter(ctx, "write snapshot"); err != nil {
 		return err
 	}
@@ -197,6 +189,21 @@ func (l *Log) WriteSnapshot(ctx context.Context, s metalog.SnapshotWrite) error 
 	if len(l.mu.snapshots) > metalog.SnapshotsKept {
 		l.mu.snapshots = l.mu.snapshots[:metalog.SnapshotsKept]
 	}
+	return nil
+}
+
+func (s *snapshot) fill(parts iter.Seq2[[]byte, error]) error {
+	for part, err := range parts {
+		if err == nil {
+			err = metalog.CheckPart(part)
+		}
+		if err != nil {
+			return err
+		}
+		s.parts = append(s.parts, slices.Clone(part))
+		s.Bytes += int64(len(part))
+	}
+	s.Parts = len(s.parts)
 	return nil
 }
 
@@ -292,6 +299,32 @@ func (l *Log) Truncate(ctx context.Context, through uint64, lease metalog.Lease)
 	cut := through - l.mu.base.Index
 	l.mu.base = l.mu.entries[cut-1].Position()
 	l.mu.entries = slices.Clone(l.mu.entries[cut:])
+	return nil
+}
+
+// Seed implements metalog.Log.
+func (l *Log) Seed(ctx context.Context, s metalog.Seed) error {
+	snap := snapshot{SnapshotInfo: metalog.SnapshotInfo{Position: s.Position}}
+	if err := snap.fill(s.Parts); err != nil {
+		return fmt.Errorf("seed at %d: %w", s.Index, err)
+	}
+	if err := s.Validate(snap.Parts); err != nil {
+		return err
+	}
+	if err := l.enter(ctx, "seed"); err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	if head := l.headLocked(); head != s.Replaces {
+		return fmt.Errorf("seed: expected head %s, it is %s: %w", s.Replaces, head, metalog.ErrHeadMoved)
+	}
+	if now := time.Now().UnixMilli(); l.mu.lease.ExpiresMs > now {
+		return &metalog.LeaseHeldError{Lease: l.mu.lease, ExpiresIn: time.Duration(l.mu.lease.ExpiresMs-now) * time.Millisecond}
+	}
+	l.mu.base, l.mu.entries, l.mu.timeMs = s.Position, nil, s.TimeMs
+	l.mu.snapshots, l.mu.beats = []snapshot{snap}, map[mink.NodeEpoch]*beat{}
+	l.mu.lease = metalog.Lease{Epoch: s.Lease}
+	l.wake.Advance(s.Index)
 	return nil
 }
 

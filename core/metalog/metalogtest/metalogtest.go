@@ -46,6 +46,7 @@ func Run(t *testing.T, o Options) {
 		{"snapshots", testSnapshots},
 		{"aborted snapshots", testAbortedSnapshots},
 		{"truncation", testTruncation},
+		{"seed", testSeed},
 		{"cancelled context", testCancelled},
 		{"close and reopen", testReopen},
 	} {

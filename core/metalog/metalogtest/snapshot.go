@@ -168,3 +168,67 @@ func testTruncation(t *testing.T, o Options) {
 		t.Fatalf("head %s, want %s", head(t, l), last)
 	}
 }
+
+// A log that a restore begins, over an empty one and over another.
+func testSeed(t *testing.T, o Options) {
+	l := open(t, o)
+	first := metalog.Position{Index: 70, Hash: metalog.Hash{7}}
+	seed := metalog.Seed{Position: first, TimeMs: 1 << 45, Lease: 5, Parts: parts("a", "b")}
+	wantErr(t, l.Seed(t.Context(), metalog.Seed{Position: first, Parts: parts()}), mink.ErrInvalid)
+	broken := errors.New("broken")
+	wantErr(t, l.Seed(t.Context(), metalog.Seed{Position: first, Parts: func(yield func([]byte, error) bool) {
+		if yield([]byte("a"), nil) {
+			yield(nil, broken)
+		}
+	}}), broken)
+	if at := head(t, l); at != (metalog.Position{}) {
+		t.Fatalf("a failed seed left %s", at)
+	}
+	check(t, l.Seed(t.Context(), seed))
+	wantErr(t, l.Seed(t.Context(), seed), metalog.ErrHeadMoved)
+	if at := head(t, l); at != first {
+		t.Fatalf("the head is %s, want %s", at, first)
+	}
+	if got := collect(t, l.ReadSnapshot(t.Context(), 70)); !slices.Equal(got, []string{"a", "b"}) {
+		t.Fatalf("read back %v", got)
+	}
+	_, err := l.Read(t.Context(), 69, 10, 1000)
+	wantErr(t, err, metalog.ErrTruncated)
+	if got := readAll(t, l, first); len(got) != 0 {
+		t.Fatalf("entries %v", got)
+	}
+	e := appendOne(t, l, "x")
+	if e.Index != 71 || e.TimeMs < 1<<45 || e.Hash != metalog.Chain(first.Hash, 71, e.TimeMs, []byte("x")) {
+		t.Fatalf("went on with %+v", e)
+	}
+	epoch := register(t, l, 1)
+	lease := take(t, l, 1, epoch, time.Hour)
+	if lease.Epoch != 6 {
+		t.Errorf("the next lease is %d", lease.Epoch)
+	}
+	writeSnapshot(t, l, lease, "c")
+	again := metalog.Seed{Position: first, TimeMs: 3, Lease: 1, Replaces: head(t, l), Parts: parts("d")}
+	held := (*metalog.LeaseHeldError)(nil)
+	if err := l.Seed(t.Context(), again); !errors.As(err, &held) || held.Lease.Node != 1 {
+		t.Fatalf("seeded beside a lease: %v", err)
+	}
+	check(t, l.ReleaseLease(t.Context(), lease))
+	check(t, l.Seed(t.Context(), again))
+	infos, err := l.Snapshots(t.Context())
+	check(t, err)
+	if len(infos) != 1 || infos[0] != (metalog.SnapshotInfo{Position: first, Parts: 1, Bytes: 1}) {
+		t.Fatalf("snapshots %+v", infos)
+	}
+	if got := collect(t, l.ReadSnapshot(t.Context(), 70)); !slices.Equal(got, []string{"d"}) {
+		t.Fatalf("read back %v", got)
+	}
+	wantErr(t, beat(t, l, 1, epoch, 0), mink.ErrFenced)
+	rows, err := l.Heartbeats(t.Context())
+	check(t, err)
+	if len(rows) != 0 {
+		t.Errorf("rows of before: %+v", rows)
+	}
+	if lease := take(t, l, 2, register(t, l, 2), time.Hour); lease.Epoch != 2 {
+		t.Errorf("the next lease is %d", lease.Epoch)
+	}
+}

@@ -51,6 +51,21 @@ func (l *Log) migrate(ctx context.Context, binary string) error {
 	})
 }
 
+// checkSchema refuses a database whose tables are not this binary's.
+func (l *Log) checkSchema(ctx context.Context) error {
+	switch have, err := l.schemaVersion(ctx); {
+	case err != nil:
+		return err
+	case have == 0:
+		return fmt.Errorf("it holds no metadata: %w", mink.ErrNotExist)
+	case have > len(schema):
+		return fmt.Errorf("its tables have schema version %d, this binary knows up to %d: use a newer mink: %w", have, len(schema), mink.ErrUnsupported)
+	case have < len(schema):
+		return fmt.Errorf("its tables have schema version %d, this binary wants %d: start a node of this version on it first: %w", have, len(schema), mink.ErrUnsupported)
+	}
+	return nil
+}
+
 // schemaVersion is 0 for a database without the tables.
 func (l *Log) schemaVersion(ctx context.Context) (version int, err error) {
 	err = l.db.read(ctx, func(q querier) error {

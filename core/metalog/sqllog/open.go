@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/mink-project/mink/core/metalog"
@@ -33,6 +34,9 @@ type Config struct {
 	// Connections bounds the open ones: readers on SQLite (writes have one of
 	// their own), the pool on Postgres (the listener has one of its own). Default 4.
 	Connections int
+	// ReadOnly opens what is there and changes nothing: no table is made or migrated.
+	// A SQLite file may then be open in a node too.
+	ReadOnly bool
 	// BinaryVersion is recorded beside the migrations that this binary applies.
 	BinaryVersion string
 }
@@ -70,6 +74,11 @@ func Open(ctx context.Context, rawURL string, cfg Config, logger *slog.Logger) (
 			return nil, fmt.Errorf("metadata url %q: %w", rawURL, err)
 		}
 		return contract(openLog(ctx, cfg, func(l *Log) (backend, error) {
+			if cfg.ReadOnly {
+				if _, err := os.Stat(path); err != nil {
+					return nil, fmt.Errorf("metadata database %s: %w", path, err)
+				}
+			}
 			return openSQLite(ctx, path, cfg, sqliteOptions{})
 		}))
 	case ok && (scheme == "postgres" || scheme == "postgresql"):
@@ -123,7 +132,11 @@ func openLog(ctx context.Context, cfg Config, connect func(*Log) (backend, error
 		return nil, err
 	}
 	l.db = db
-	err = l.migrate(ctx, cfg.BinaryVersion)
+	if cfg.ReadOnly {
+		err = l.checkSchema(ctx)
+	} else {
+		err = l.migrate(ctx, cfg.BinaryVersion)
+	}
 	if err == nil {
 		err = l.checkHead(ctx)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/sdk/mink"
@@ -27,34 +28,14 @@ func (l *Log) writeSnapshot(ctx context.Context, s metalog.SnapshotWrite) error 
 		if err := l.checkSnapshot(ctx, q, s); err != nil {
 			return err
 		}
-		// What this or a dead holder left of an earlier attempt.
-		_, err := q.exec(ctx, `DELETE FROM meta_snapshot WHERE NOT EXISTS (
-			SELECT 1 FROM meta_snapshot_head h WHERE h.applied_idx = meta_snapshot.applied_idx AND h.lease = meta_snapshot.lease)`)
-		return err
+		return dropUnfinished(ctx, q)
 	})
 	if err != nil {
 		return err
 	}
-	parts, bytes := 0, int64(0)
-	for part, err := range s.Parts {
-		if err == nil {
-			err = metalog.CheckPart(part)
-		}
-		if err != nil {
-			return err
-		}
-		err = l.db.write(ctx, func(q querier) error {
-			if err := checkLease(ctx, q, s.Lease); err != nil {
-				return err
-			}
-			_, err := q.exec(ctx, `INSERT INTO meta_snapshot (applied_idx, lease, part, payload) VALUES ($1, $2, $3, $4)`, index, lease, parts, part)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		parts++
-		bytes += int64(len(part))
+	parts, bytes, err := l.writeParts(ctx, index, lease, s.Parts, func(q querier) error { return checkLease(ctx, q, s.Lease) })
+	if err != nil {
+		return err
 	}
 	if parts == 0 {
 		return fmt.Errorf("it has no parts: %w", mink.ErrInvalid)
@@ -68,6 +49,109 @@ func (l *Log) writeSnapshot(ctx context.Context, s metalog.SnapshotWrite) error 
 			return err
 		}
 		return dropOldSnapshots(ctx, q)
+	})
+}
+
+// dropUnfinished deletes what this or a dead process left of an earlier attempt.
+func dropUnfinished(ctx context.Context, q querier) error {
+	_, err := q.exec(ctx, `DELETE FROM meta_snapshot WHERE NOT EXISTS (
+		SELECT 1 FROM meta_snapshot_head h WHERE h.applied_idx = meta_snapshot.applied_idx AND h.lease = meta_snapshot.lease)`)
+	return err
+}
+
+// writeParts inserts parts, each in a transaction of its own that may checks.
+func (l *Log) writeParts(ctx context.Context, index, lease int64, parts iter.Seq2[[]byte, error], may func(querier) error) (n int, bytes int64, err error) {
+	for part, err := range parts {
+		if err == nil {
+			err = metalog.CheckPart(part)
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		err = l.db.write(ctx, func(q querier) error {
+			if err := may(q); err != nil {
+				return err
+			}
+			_, err := q.exec(ctx, `INSERT INTO meta_snapshot (applied_idx, lease, part, payload) VALUES ($1, $2, $3, $4)`, index, lease, n, part)
+			return err
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+		n++
+		bytes += int64(len(part))
+	}
+	return n, bytes, nil
+}
+
+// Seed implements metalog.Log. The parts are nobody's until the last transaction.
+func (l *Log) Seed(ctx context.Context, s metalog.Seed) error {
+	if err := l.seed(ctx, s); err != nil {
+		return fmt.Errorf("seed the metadata log at %d: %w", s.Index, err)
+	}
+	l.wake.Advance(s.Index)
+	return nil
+}
+
+func (l *Log) seed(ctx context.Context, s metalog.Seed) error {
+	may := func(q querier) error {
+		h, err := readHead(ctx, q, true)
+		if err != nil {
+			return err
+		}
+		if err := checkExpect(h.Position, &s.Replaces, 0); err != nil {
+			return err
+		}
+		have, now, err := readLease(ctx, q)
+		if err == nil && have.ExpiresMs > now {
+			err = &metalog.LeaseHeldError{Lease: have, ExpiresIn: time.Duration(have.ExpiresMs-now) * time.Millisecond}
+		}
+		return err
+	}
+	var lease int64 // below 0, which no lease is, and of no snapshot that is there
+	err := l.db.write(ctx, func(q querier) error {
+		if err := may(q); err != nil {
+			return err
+		}
+		if err := dropUnfinished(ctx, q); err != nil {
+			return err
+		}
+		err := q.row(ctx, `SELECT coalesce(min(lease), 0) FROM meta_snapshot`).scan(&lease)
+		lease = min(lease, 0) - 1
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	parts, bytes, err := l.writeParts(ctx, int64(s.Index), lease, s.Parts, may)
+	if err != nil {
+		return err
+	}
+	if err := s.Validate(parts); err != nil {
+		return err
+	}
+	return l.db.write(ctx, func(q querier) error {
+		if err := may(q); err != nil {
+			return err
+		}
+		for _, st := range []struct {
+			sql  string
+			args []any
+		}{
+			{`DELETE FROM meta_log`, nil},
+			{`DELETE FROM meta_snapshot_head`, nil},
+			{`DELETE FROM meta_snapshot WHERE applied_idx <> $1 OR lease <> $2`, []any{int64(s.Index), lease}},
+			{`DELETE FROM meta_node`, nil},
+			{`UPDATE meta_lease SET node = 0, node_epoch = 0, epoch = $1, expires_ms = 0 WHERE id = 1`, []any{int64(s.Lease)}},
+			{`UPDATE meta_head SET idx = $1, hash = $2, time_ms = $3 WHERE id = 1`, []any{int64(s.Index), s.Hash[:], s.TimeMs}},
+			{`INSERT INTO meta_snapshot_head (applied_idx, hash, lease, parts, bytes, written_ms) VALUES ($1, $2, $3, $4, $5, {now})`,
+				[]any{int64(s.Index), s.Hash[:], lease, parts, bytes}},
+		} {
+			if _, err := q.exec(ctx, st.sql, st.args...); err != nil {
+				return err
+			}
+		}
+		return l.db.notify(ctx, q, s.Index)
 	})
 }
 

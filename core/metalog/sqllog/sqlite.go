@@ -63,6 +63,9 @@ func openSQLite(ctx context.Context, path string, cfg Config, o sqliteOptions) (
 		return (&url.URL{Scheme: "file", Path: abs, RawQuery: q.Encode()}).String()
 	}
 	modes := []string{"journal_mode(WAL)", "synchronous(" + o.synchronous + ")"}
+	if cfg.ReadOnly {
+		modes = append(modes, "query_only(1)")
+	}
 	if o.checkpoint > 0 {
 		modes = append(modes, fmt.Sprintf("wal_autocheckpoint(%d)", o.checkpoint))
 	}

@@ -37,6 +37,9 @@ type Head struct {
 	Replaces uint64
 	// Pending: the metadata may not have taken the incarnation yet.
 	Pending bool
+	// Lost, while Pending: the metadata may lack their newest entries, and take the
+	// incarnation with what the stores show of those (Deps.FindLost).
+	Lost bool
 	// OwnWAL: the cluster's write-ahead objects are on another store than this one.
 	OwnWAL bool
 	// The log has this entry. Zero on a store of write-ahead objects only.
@@ -47,7 +50,8 @@ type Head struct {
 //
 //	 0  4  "MKMH"
 //	 4  1  version, 1
-//	 5  1  flags: bit 0 pending, bit 1 write-ahead log on a store of its own
+//	 5  1  flags: bit 0 pending, bit 1 write-ahead log on a store of its own,
+//	       bit 2 the pending metadata lack entries
 //	 6  2  zero
 //	 8  8  incarnation
 //	16  8  replaces
@@ -59,6 +63,7 @@ const (
 	version     = 1
 	flagPending = 1
 	flagOwnWAL  = 2
+	flagLost    = 4
 	headBytes   = 68
 )
 
@@ -74,6 +79,9 @@ func (h Head) Encode() []byte {
 	}
 	if h.OwnWAL {
 		b[5] |= flagOwnWAL
+	}
+	if h.Lost {
+		b[5] |= flagLost
 	}
 	binary.BigEndian.PutUint64(b[8:], h.Incarnation)
 	binary.BigEndian.PutUint64(b[16:], h.Replaces)
@@ -98,15 +106,15 @@ func Decode(b []byte) (Head, error) {
 		return bad("%d bytes, want %d", len(b), headBytes)
 	case binary.BigEndian.Uint32(b[64:]) != crc32.Checksum(b[:64], castagnoli):
 		return bad("its checksum does not match")
-	case b[5]&^(flagPending|flagOwnWAL) != 0 || b[6] != 0 || b[7] != 0:
+	case b[5]&^(flagPending|flagOwnWAL|flagLost) != 0 || b[6] != 0 || b[7] != 0:
 		return bad("unknown flags %x", b[5:8])
 	}
 	h := Head{
-		Incarnation: binary.BigEndian.Uint64(b[8:]), Replaces: binary.BigEndian.Uint64(b[16:]), Pending: b[5]&flagPending != 0, OwnWAL: b[5]&flagOwnWAL != 0,
+		Incarnation: binary.BigEndian.Uint64(b[8:]), Replaces: binary.BigEndian.Uint64(b[16:]), Pending: b[5]&flagPending != 0, OwnWAL: b[5]&flagOwnWAL != 0, Lost: b[5]&flagLost != 0,
 		Position: metalog.Position{Index: binary.BigEndian.Uint64(b[24:]), Hash: metalog.Hash(b[32:64])},
 	}
-	if h.Incarnation == 0 || !h.Pending && h.Replaces != 0 {
-		return bad("incarnation %x replaces %x, pending %t", h.Incarnation, h.Replaces, h.Pending)
+	if h.Incarnation == 0 || !h.Pending && (h.Replaces != 0 || h.Lost) {
+		return bad("incarnation %x replaces %x, pending %t, lost %t", h.Incarnation, h.Replaces, h.Pending, h.Lost)
 	}
 	return h, nil
 }

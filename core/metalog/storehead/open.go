@@ -29,6 +29,9 @@ type Deps struct {
 	WALStore objstore.Store // may be Objects
 	Log      metalog.Log
 	Logger   *slog.Logger
+	// FindLost makes the command by which metadata that lack their newest entries take
+	// an incarnation. nil: the stores hold nothing that metadata could lack.
+	FindLost func(ctx context.Context, state *cluster.State, incarnation uint64) (*clusterpb.SetIncarnation, error)
 }
 
 func (d Deps) ownWAL() bool { return d.WALStore != d.Objects }
@@ -146,7 +149,7 @@ func (o *opening) step(ctx context.Context) (*Keeper, error) {
 		h.OwnWAL = true
 		return nil, write(ctx, o.Objects, have, h)
 	case state.Incarnation() != have.Incarnation:
-		return nil, o.setIncarnation(ctx, at, have.Incarnation)
+		return nil, o.setIncarnation(ctx, state, at, have.Head)
 	case have.Pending:
 		if err := write(ctx, o.Objects, have, Head{Incarnation: have.Incarnation, OwnWAL: have.OwnWAL, Position: at}); err != nil {
 			return nil, err
@@ -254,7 +257,7 @@ func (o *opening) refuse(ctx context.Context, state *cluster.State, at metalog.P
 		if o.accept != "" {
 			other = fmt.Sprintf(" (%s, which was given, is not for this mismatch)", o.accept)
 		}
-		return fmt.Errorf("%w: %s. First %s. Only if that is impossible: start one node with --accept-metadata=%s%s; that gives up %s",
+		return fmt.Errorf("%w: %s. First %s. Only if that is impossible: run, on one node, mink serve --accept-metadata=%s%s; that gives up %s",
 			refused, why.what, why.do, token, other, why.loss)
 	}
 	lease, live, err := o.Log.ReadLease(ctx)
@@ -264,11 +267,16 @@ func (o *opening) refuse(ctx context.Context, state *cluster.State, at metalog.P
 	if live {
 		return fmt.Errorf("%w: %s. It cannot be accepted while node %d runs on that database: stop all nodes first, and wait until its lease is over", refused, why.what, lease.Node)
 	}
+	o.Logger.Warn("metadata accepted as they are; a new incarnation begins", "index", at.Index, "mismatch", why.what)
+	return o.begin(ctx, state, at, have)
+}
+
+// begin begins a new incarnation of metadata that may lack their newest entries.
+func (o *opening) begin(ctx context.Context, state *cluster.State, at metalog.Position, have object) error {
 	incarnation, err := newIncarnation()
 	if err != nil {
 		return err
 	}
-	o.Logger.Warn("metadata accepted as they are; a new incarnation begins", "incarnation", fmt.Sprintf("%016x", incarnation), "index", at.Index, "mismatch", why.what)
 	if o.ownWAL() {
 		wal, err := read(ctx, o.WALStore)
 		if err == nil {
@@ -278,7 +286,40 @@ func (o *opening) refuse(ctx context.Context, state *cluster.State, at metalog.P
 			return err
 		}
 	}
-	return write(ctx, o.Objects, have, Head{Incarnation: incarnation, Replaces: state.Incarnation(), Pending: true, OwnWAL: o.ownWAL(), Position: at})
+	return write(ctx, o.Objects, have, Head{Incarnation: incarnation, Replaces: state.Incarnation(), Pending: true, Lost: true, OwnWAL: o.ownWAL(), Position: at})
+}
+
+// Adopt makes the stores belong to the metadata that the database holds, whatever
+// they belonged to: as Open with the token of a mismatch, but also when the two fit.
+// For metadata that were just restored; no node may run. Answers the state that
+// nodes go on from. A run that was cut off is gone on with by the next start of a
+// node, or by another Adopt.
+func Adopt(ctx context.Context, deps Deps, cfg metalog.Config) (*metalog.Replica, error) {
+	replica, err := metalog.Open(ctx, deps.Log, cfg, deps.Logger)
+	if err != nil {
+		return nil, err
+	}
+	have, err := read(ctx, deps.Objects)
+	if err != nil {
+		return nil, err
+	}
+	o := opening{Deps: deps, cfg: cfg, replica: replica}
+	state, at := replica.ViewAt()
+	if err := o.begin(ctx, state, at, have); err != nil {
+		return nil, err
+	}
+	replica, _, err = Open(ctx, deps, cfg, "")
+	return replica, err
+}
+
+// Look answers what a store remembers; false: nothing. Errors: mink.ErrCorrupt, and
+// the store's.
+func Look(ctx context.Context, store objstore.Store) (Head, bool, error) {
+	o, err := read(ctx, store)
+	if err == nil {
+		err = o.damaged
+	}
+	return o.Head, o.found, err
 }
 
 // tokenOf names one mismatch: another database, store or head has another token,
@@ -291,14 +332,30 @@ func tokenOf(incarnation uint64, at metalog.Position, have object, why *mismatch
 
 // setIncarnation makes the metadata take the store's incarnation, if nothing else
 // came between: then the next look decides.
-func (o *opening) setIncarnation(ctx context.Context, at metalog.Position, incarnation uint64) error {
+func (o *opening) setIncarnation(ctx context.Context, state *cluster.State, at metalog.Position, have Head) error {
+	set := &clusterpb.SetIncarnation{Incarnation: have.Incarnation, Lost: have.Lost}
+	a := metalog.Append{Expect: &at}
+	if have.Lost {
+		for w := range state.WALs() {
+			if !w.Sealed {
+				a.Seal = append(a.Seal, w.ID.Epoch)
+			}
+		}
+		if o.FindLost != nil {
+			var err error
+			if set, err = o.FindLost(ctx, state, have.Incarnation); err != nil {
+				return fmt.Errorf("find what the object store has and the metadata lack: %w", err)
+			}
+		}
+	}
 	payload, err := metalog.EncodeBatch(o.cfg, &clusterpb.Batch{Commands: []*clusterpb.Command{{
-		Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: &clusterpb.SetIncarnation{Incarnation: incarnation}},
+		Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: set},
 	}}})
 	if err != nil {
 		return err
 	}
-	_, err = o.Log.Append(ctx, metalog.Append{Payloads: [][]byte{payload}, Expect: &at})
+	a.Payloads = [][]byte{payload}
+	_, err = o.Log.Append(ctx, a)
 	return err
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mink-project/mink/core/builtin/dirstore"
 	"github.com/mink-project/mink/core/builtin/memstore"
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/fault"
 	"github.com/mink-project/mink/core/metalog"
@@ -201,6 +202,58 @@ func TestADatabaseThatWentBackIsRefused(t *testing.T) {
 			_, _, err = open(t, log, store, store, token)
 			if !errors.Is(err, storehead.ErrMismatch) {
 				t.Errorf("the old token accepts another loss: %v", err)
+			}
+		})
+	}
+}
+
+// A restore ties the stores to metadata, whether the two fit or not, and seals who
+// was registered, so that no heartbeat of before is taken.
+func TestAdopt(t *testing.T) {
+	for name, fits := range map[string]bool{"they fit": true, "the database went back": false} {
+		t.Run(name, func(t *testing.T) {
+			log, store, wal := memlog.New(), newStore(), newStore()
+			_, before, err := open(t, log, store, wal, "")
+			check(t, err)
+			register, err := metalog.EncodeBatch(metalog.Default(), &clusterpb.Batch{Commands: []*clusterpb.Command{{
+				Kind: &clusterpb.Command_RegisterNode{RegisterNode: &clusterpb.RegisterNode{Node: 1, Nonce: 7, FeatureLevel: 1}}}}})
+			check(t, err)
+			es, err := log.Append(t.Context(), metalog.Append{Payloads: [][]byte{register}, Register: 1})
+			check(t, err)
+			epoch := mink.NodeEpoch(es[0].Index)
+			if !fits {
+				grow(t, log, 3)
+				_, k, err := open(t, log, store, wal, "")
+				check(t, err)
+				check(t, k.Keep(t.Context()))
+				log.Rewind(es[0].Index)
+			}
+			looked := 0
+			replica, err := storehead.Adopt(t.Context(), storehead.Deps{
+				Objects: store, WALStore: wal, Log: log, Logger: quiet(),
+				FindLost: func(_ context.Context, state *cluster.State, incarnation uint64) (*clusterpb.SetIncarnation, error) {
+					if looked++; state.Index() != es[0].Index {
+						t.Errorf("looked for what the state at %d lacks", state.Index())
+					}
+					return &clusterpb.SetIncarnation{Incarnation: incarnation, Lost: true}, nil
+				},
+			}, metalog.Default())
+			check(t, err)
+			view := replica.View()
+			w, _ := view.WAL(epoch)
+			if view.Incarnation() == before.Incarnation() || view.TimeLine() != view.Index() || !w.Sealed || looked != 1 {
+				t.Errorf("incarnation %x, time line from %d at %d, %+v, looked %d times", view.Incarnation(), view.TimeLine(), view.Index(), w, looked)
+			}
+			if _, err := log.Heartbeat(t.Context(), 1, epoch, 1); !errors.Is(err, mink.ErrFenced) {
+				t.Errorf("a node of before lives on: %v", err)
+			}
+			_, after, err := open(t, log, store, wal, "")
+			check(t, err)
+			if after.Incarnation() != view.Incarnation() {
+				t.Error("the next start made another incarnation")
+			}
+			if h, found, err := storehead.Look(t.Context(), wal); err != nil || !found || h.Incarnation != view.Incarnation() {
+				t.Errorf("the write-ahead store says %+v %v", h, err)
 			}
 		})
 	}

@@ -292,6 +292,7 @@ func (v view) WALs() iter.Seq[plan.WAL]                         { return inOrder
 func (v view) Objects() iter.Seq[plan.Object]                   { return maps.Values(v.s.Named) }
 func (v view) ObjectRanges(id plan.ObjectID) []plan.ObjectRange { return v.s.ObjectRanges(id) }
 func (v view) Destroyed() iter.Seq[plan.Destroyed]              { return maps.Values(v.s.Gone) }
+func (v view) TimeLine() uint64                                 { return v.s.TimeLine }
 
 func inOrder[V any](m map[mink.NodeEpoch]V) iter.Seq[V] {
 	return func(yield func(V) bool) {

@@ -21,6 +21,8 @@ type State struct {
 	Named   map[plan.ObjectID]plan.Object
 	Gone    map[plan.ObjectID]plan.Destroyed
 	Logs    map[mink.NodeEpoch]plan.WAL
+
+	TimeLine uint64 // node epochs at or below it are of an earlier time line
 }
 
 // New is the empty state.

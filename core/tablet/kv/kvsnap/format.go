@@ -112,6 +112,16 @@ func decodeHead(data []byte, files int) (head, error) {
 	return h, nil
 }
 
+// HeadOffset answers what the head of a snapshot says of itself, whole as it must be:
+// whose it is and its offset; false when data is no head that this binary can read.
+func HeadOffset(data []byte) (mink.BucketRef, mink.Offset, bool) {
+	h, err := decodeHead(data, kvplan.FilesMax+1)
+	return h.bucket, h.offset, err == nil
+}
+
+// HeadPrefix is what a head begins with, and no other file of a snapshot.
+const HeadPrefix = headMagic
+
 // reader takes fields off the front; after its first error it answers zeros.
 type reader struct {
 	b   []byte
