@@ -40,6 +40,7 @@ type conn struct {
 	unanswered holder              // the memory that they take
 	evicted    atomic.Pointer[error]
 	inFlight   atomic.Int32
+	answered   atomic.Bool
 	muted      atomic.Int64 // unix ns: read no request before, it was told to wait
 
 	out []byte
@@ -85,8 +86,14 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return &conn{srv: s, nc: nc, log: s.log.With("client", nc.RemoteAddr().String())}
 }
 
+// closeSocket ends the connection. A client that got no answer yet of a listener that
+// stops hears a reset: at an orderly end before the first answer some take it that the
+// port is no Kafka's, and tell their application instead of trying another node.
 func (c *conn) closeSocket() {
 	c.once.Do(func() {
+		if tc, ok := c.nc.(*net.TCPConn); ok && c.stopping() && !c.answered.Load() {
+			_ = tc.SetLinger(0) // it closes all the same
+		}
 		if err := c.nc.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			c.log.Debug("close a client's socket", "error", err)
 		}
@@ -421,6 +428,7 @@ func (c *conn) answer(ctx context.Context, cl *call) error {
 		if sent, err = c.write(cl, &rep); err != nil {
 			return fmt.Errorf("answer %s v%d: %w", cl.api, cl.header.version, err)
 		}
+		c.answered.Store(true)
 	}
 	c.srv.metrics.Request(cl.api, cl.size, sent, time.Since(cl.read))
 	return nil

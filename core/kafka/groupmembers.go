@@ -76,8 +76,10 @@ func (b *broker) joinGroup(ctx context.Context, clientID string, r *kmsg.JoinGro
 	if len(r.ProtocolType) > cluster.MaxProtocolType || !utf8.ValidString(r.ProtocolType) {
 		c = codeInconsistentProtocol
 	} else {
-		// A member that names its id was here before: without the group it is unknown.
-		reply, ac, err := b.groups.ask(ctx, r.Group, r.MemberID == "", join.Bytes(), func(now time.Time, g *openGroup, t group.Token) []group.Reply {
+		// A member that names its id was here before, or at the coordinator before this
+		// one: without either it is unknown.
+		mayOpen := r.MemberID == "" || b.groups.stranger(r.Group, r.MemberID) == codeRebalanceInProgress
+		reply, ac, err := b.groups.ask(ctx, r.Group, r.MemberID, mayOpen, join.Bytes(), func(now time.Time, g *openGroup, t group.Token) []group.Reply {
 			return g.Join(now, t, join)
 		})
 		if err != nil {
@@ -112,7 +114,7 @@ func (b *broker) syncGroup(ctx context.Context, r *kmsg.SyncGroupRequest) (*kmsg
 		sync.Assignments[a.MemberID] = bytes.Clone(a.MemberAssignment) // as in joinGroup
 		size += len(a.MemberAssignment)
 	}
-	reply, c, err := b.groups.ask(ctx, r.Group, false, size, func(now time.Time, g *openGroup, t group.Token) []group.Reply {
+	reply, c, err := b.groups.ask(ctx, r.Group, r.MemberID, false, size, func(now time.Time, g *openGroup, t group.Token) []group.Reply {
 		return g.Sync(now, t, sync)
 	})
 	if err != nil {
@@ -132,14 +134,16 @@ func (b *broker) syncGroup(ctx context.Context, r *kmsg.SyncGroupRequest) (*kmsg
 }
 
 func (b *broker) heartbeat(_ context.Context, r *kmsg.HeartbeatRequest) (*kmsg.HeartbeatResponse, error) {
-	result := group.UnknownMember
+	result, open := group.None, false
 	c := b.groups.event(r.Group, false, 0, func(now time.Time, g *openGroup) []group.Reply {
 		if g != nil {
-			result = g.Heartbeat(now, r.MemberID, text(r.InstanceID), r.Generation)
+			result, open = g.Heartbeat(now, r.MemberID, text(r.InstanceID), r.Generation), true
 		}
 		return nil
 	})
-	if c == codeNone {
+	if c == codeNone && !open {
+		c = b.groups.stranger(r.Group, r.MemberID)
+	} else if c == codeNone {
 		c = code(result)
 	}
 	resp := kmsg.NewPtrHeartbeatResponse()

@@ -180,7 +180,7 @@ func (gs *groups) mayCommit(r *kmsg.OffsetCommitRequest) (cluster.GroupCommit, c
 	case r.Generation < 0:
 		return commit, codeNone
 	case known:
-		return commit, codeUnknownMember
+		return commit, code(s.unknown(r.Group, member))
 	case r.Version >= commitUnknownGroup:
 		return commit, codeGroupIDNotFound
 	default:

@@ -67,6 +67,10 @@ type openGroup struct {
 // the order. They wait there only while the node has no room for commits.
 const commitStripes = 64
 
+// groupAdopts is how long after another coordinator was lost its members may come
+// with their ids: they notice by their next heartbeat, and have to find this node.
+const groupAdopts = time.Minute
+
 // groupNewMemberTimeout is Kafka's, fixed there too.
 const groupNewMemberTimeout = 5 * time.Minute
 
@@ -156,11 +160,35 @@ func (gs *groups) seatOf(name string) (seat, code) {
 	return seat{v, epoch}, codeNone
 }
 
+// succeeds reports that the group may have lost its members with its coordinator a
+// moment ago: the metadata took them from it, and have heard of none here.
+func (s seat) succeeds(name string) bool {
+	info, ok := s.view.Group(name)
+	return ok && info.MovedIndex > 0 && !info.Occupied && s.view.TimeMs() < info.EmptiedMs+groupAdopts.Milliseconds()
+}
+
+// unknown is what a member is told whose group is not open here.
+func (s seat) unknown(name, member string) group.Error {
+	if member != "" && len(member) <= group.MaxAdoptedID && s.succeeds(name) {
+		return group.RebalanceInProgress
+	}
+	return group.UnknownMember
+}
+
 // holds reports that the epoch is this process's own and its lease live: not that
 // of a process that took this one's id, nor one that others may have replaced.
 func (gs *groups) holds(epoch mink.NodeEpoch) bool {
 	mine, err := gs.backend.Lease()
 	return err == nil && mine == epoch
+}
+
+// stranger is what a member hears whose group is not open here.
+func (gs *groups) stranger(name, member string) code {
+	s, c := gs.seatOf(name)
+	if c != codeNone {
+		return c
+	}
+	return code(s.unknown(name, member))
 }
 
 // still is c for an answer that is made, unless the right to give it went meanwhile:
@@ -208,6 +236,10 @@ func (gs *groups) underLock(name string, s seat, mayOpen bool, size int, out *de
 			return "as many groups as may be have members"
 		}
 		g = &openGroup{Group: group.New(&gs.machine), name: name, epoch: s.epoch, loaded: s.view.Index(), at: -1}
+		if s.succeeds(name) {
+			// The metadata's index grows faster than generations, whoever counts them.
+			g.Group = group.NewAfter(&gs.machine, int32(g.loaded%(1<<30)), time.Now().Add(groupAdopts))
+		}
 		gs.mu.open[name] = g
 	}
 	occupied := g != nil && g.Occupied()
@@ -311,7 +343,7 @@ func signal(c chan struct{}) {
 // that stops, a client that goes, or a node whose lease has ended, does not wait
 // longer: its members may have joined again elsewhere, and who waits here would not
 // hear of it.
-func (gs *groups) ask(ctx context.Context, name string, mayOpen bool, size int, f func(now time.Time, g *openGroup, t group.Token) []group.Reply) (group.Reply, code, error) {
+func (gs *groups) ask(ctx context.Context, name, member string, mayOpen bool, size int, f func(now time.Time, g *openGroup, t group.Token) []group.Reply) (group.Reply, code, error) {
 	answer := make(chan group.Reply, 1)
 	var token group.Token
 	c := gs.event(name, mayOpen, size, func(now time.Time, g *openGroup) []group.Reply {
@@ -324,7 +356,7 @@ func (gs *groups) ask(ctx context.Context, name string, mayOpen bool, size int, 
 		return f(now, g, token)
 	})
 	if c == codeNone && token == 0 {
-		c = codeUnknownMember
+		c = gs.stranger(name, member)
 	}
 	if c != codeNone {
 		return group.Reply{}, c, nil

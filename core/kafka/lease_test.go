@@ -66,6 +66,7 @@ func TestWaitingMembersHearOfALostLease(t *testing.T) {
 	second := patient("h", "")
 	e := dial(t, s.addr)
 	seconds := e.send(second)
+	until(t, "both joins to wait", func() bool { return waitingIn(s) == 2 })
 	again := patient("h", first.MemberID)
 	rejoined := d.call(again).(*kmsg.JoinGroupResponse)
 	got := e.receive(second, seconds).(*kmsg.JoinGroupResponse)

@@ -4,7 +4,7 @@ import "time"
 
 // Heartbeat keeps a member's session; RebalanceInProgress asks it to join again.
 func (g *Group) Heartbeat(now time.Time, memberID, instanceID string, generation int32) Error {
-	m, err := g.find(memberID, instanceID)
+	m, err := g.findAt(now, memberID, instanceID)
 	if err != None {
 		return err
 	}
@@ -69,7 +69,7 @@ func (g *Group) CheckCommit(now time.Time, generation int32, memberID, instanceI
 	if generation < 0 && memberID == "" && instanceID == "" {
 		return UnknownMember
 	}
-	m, err := g.find(memberID, instanceID)
+	m, err := g.findAt(now, memberID, instanceID)
 	switch {
 	case err != None:
 		return err

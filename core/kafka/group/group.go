@@ -32,6 +32,9 @@ type Group struct {
 	first, newcomers bool
 	left             time.Duration
 
+	// adopts: until then members of an earlier coordinator may come with their ids.
+	adopts time.Time
+
 	deadline time.Time // no timer ends before; zero: none runs
 	out      []Reply
 }
@@ -57,6 +60,18 @@ func New(cfg *Config) *Group {
 		cfg: cfg, byID: map[string]*member{}, statics: map[string]*member{},
 		speak: map[string]int{}, pending: map[string]time.Time{},
 	}
+}
+
+// NewAfter is an empty group that another coordinator had before, whose memory of
+// its members is gone. Until the given time, whoever comes with an id that is not
+// known here is taken for one of them and asked to join again under it, as in any
+// rebalance: a client that hears "unknown member" gives up what it holds, and tells
+// its application so. Generations go on above the given one, which none of before
+// may exceed.
+func NewAfter(cfg *Config, generation int32, until time.Time) *Group {
+	g := New(cfg)
+	g.generation, g.adopts = generation, until
+	return g
 }
 
 // State is the group's.
@@ -127,6 +142,20 @@ func (g *Group) take() []Reply {
 	out := g.out
 	g.out = nil
 	return out
+}
+
+// findAt is find for a member that may have been one of an earlier coordinator.
+func (g *Group) findAt(now time.Time, id, instance string) (*member, Error) {
+	m, err := g.find(id, instance)
+	if err == UnknownMember && g.adoptable(now, id) {
+		err = RebalanceInProgress
+	}
+	return m, err
+}
+
+// adoptable reports that an unknown id may be that of a member of before.
+func (g *Group) adoptable(now time.Time, id string) bool {
+	return now.Before(g.adopts) && id != "" && len(id) <= MaxAdoptedID
 }
 
 // find is the member with the id, unless another one has its instance id.

@@ -138,6 +138,10 @@ func (g *Group) update(now time.Time, m *member, t Token, r *JoinRequest) {
 // rejoin is the join of a member that knows its id.
 func (g *Group) rejoin(now time.Time, t Token, r *JoinRequest) {
 	m, err := g.find(r.MemberID, r.InstanceID)
+	if err == UnknownMember && g.adoptable(now, r.MemberID) {
+		g.add(now, t, r.MemberID, r)
+		return
+	}
 	if err != None {
 		g.refuseJoin(t, r.MemberID, err)
 		return

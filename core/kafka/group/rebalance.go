@@ -121,7 +121,7 @@ func (g *Group) assign(m *member, a []byte) []byte {
 
 // Sync answers at once or makes t wait for the leader's.
 func (g *Group) Sync(now time.Time, t Token, r *SyncRequest) []Reply {
-	m, err := g.find(r.MemberID, r.InstanceID)
+	m, err := g.findAt(now, r.MemberID, r.InstanceID)
 	switch {
 	case err != None:
 	case r.Generation != g.generation:

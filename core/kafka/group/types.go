@@ -57,6 +57,10 @@ type Config struct {
 	SameInterest func(protocolType string, before, now []byte) bool
 }
 
+// MaxAdoptedID bounds the ids, in bytes, that members of an earlier coordinator
+// bring; those that are given out here are shorter.
+const MaxAdoptedID = 512
+
 // Protocol is one that a member speaks, with its metadata for the leader.
 type Protocol struct {
 	Name     string

@@ -1,44 +1,83 @@
 package servertest
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // port is the address by which the world reaches one listener of a node: it stays
 // the same over restarts, where the node itself binds another one each time.
-// Bytes pass unchanged; a cut port closes its connections, a held one moves no
-// byte and opens none through.
+// Bytes pass unchanged; a cut port closes its connections and refuses others, as
+// that of a dead process does, a held one moves no byte and opens none through.
 type port struct {
-	listener net.Listener
-	wg       sync.WaitGroup
+	address string
+	keep    int // a socket that is bound and never listens: nobody else gets the port while it is cut
+	wg      sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
-		target  string        // "" while nothing listens behind it
-		held    bool          // bytes wait
-		waiting bool          // connections wait for a target; else they are closed
-		changed chan struct{} // closed and replaced at every change
-		conns   map[net.Conn]struct{}
-		closed  bool
+		listener net.Listener  // nil while cut
+		target   string        // "" while nothing listens behind it
+		held     bool          // bytes wait
+		waiting  bool          // connections wait for a target; else they are closed
+		changed  chan struct{} // closed and replaced at every change
+		conns    map[net.Conn]struct{}
+		closed   bool
 	}
 }
 
 func newPort() (*port, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	p := &port{listener: l}
+	p := &port{keep: fd}
 	p.mu.changed = make(chan struct{})
 	p.mu.conns = map[net.Conn]struct{}{}
-	p.wg.Go(p.accept)
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	}
+	var bound unix.Sockaddr
+	if err == nil {
+		bound, err = unix.Getsockname(fd)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	p.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(bound.(*unix.SockaddrInet4).Port))
 	return p, nil
 }
 
-func (p *port) addr() string { return p.listener.Addr().String() }
+func (p *port) addr() string { return p.address }
+
+// listen opens the port, beside the socket that keeps it.
+func (p *port) listen() error {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	l, err := lc.Listen(context.Background(), "tcp", p.address)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.listener = l
+	p.wg.Go(func() { p.accept(l) })
+	return nil
+}
 
 func (p *port) change(f func()) {
 	p.mu.Lock()
@@ -49,7 +88,10 @@ func (p *port) change(f func()) {
 }
 
 // starting lets connections wait for the listener, as a backlog does.
-func (p *port) starting() { p.change(func() { p.mu.waiting = true }) }
+func (p *port) starting() error {
+	p.change(func() { p.mu.waiting = true })
+	return p.listen()
+}
 
 // serve names the listener.
 func (p *port) serve(target string) { p.change(func() { p.mu.target = target }) }
@@ -67,9 +109,13 @@ func (p *port) disconnect() {
 	})
 }
 
-// cut closes every connection and those to come, until starting.
+// cut closes every connection and refuses those to come, until starting.
 func (p *port) cut() {
 	p.change(func() {
+		if p.mu.listener != nil {
+			_ = p.mu.listener.Close()
+			p.mu.listener = nil
+		}
 		p.mu.target, p.mu.waiting, p.mu.held = "", false, false
 		for c := range p.mu.conns {
 			_ = c.Close()
@@ -80,8 +126,8 @@ func (p *port) cut() {
 func (p *port) close() {
 	p.change(func() { p.mu.closed = true })
 	p.cut()
-	_ = p.listener.Close()
 	p.wg.Wait()
+	_ = unix.Close(p.keep)
 }
 
 // open waits while bytes are held; it answers the target and whether the port
@@ -122,9 +168,9 @@ func (p *port) disown(c net.Conn) {
 	delete(p.mu.conns, c)
 }
 
-func (p *port) accept() {
+func (p *port) accept(l net.Listener) {
 	for {
-		c, err := p.listener.Accept()
+		c, err := l.Accept()
 		if err != nil {
 			return // closed
 		}
@@ -141,7 +187,11 @@ func (p *port) carry(client net.Conn) {
 		return
 	}
 	server, err := net.Dial("tcp", target)
-	if err != nil || !p.own(server) {
+	if err != nil {
+		_ = client.(*net.TCPConn).SetLinger(0) // nobody listens: a reset
+		return
+	}
+	if !p.own(server) {
 		return
 	}
 	defer p.disown(server)

@@ -226,8 +226,9 @@ func (c *Cluster) start(id int) {
 		stop: stop, ready: make(chan server.Ready, 1), done: make(chan struct{}),
 	}
 	n.running = p
-	n.flight.starting()
-	n.kafka.starting()
+	if err := errors.Join(n.flight.starting(), n.kafka.starting()); err != nil {
+		c.t.Fatal(err)
+	}
 	storage := server.Storage{Objects: p.store.Store(c.store), Log: p.meta.Log(c.log)}
 	go func() {
 		defer close(p.done)
