@@ -188,7 +188,7 @@ func (c *Client) AcceptLoss(ctx context.Context, log api.DamagedLog) (api.LossRe
 func (c *Client) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
 	var report *api.RebalanceReport
 	err := c.retry(ctx, func(turn int) error {
-		conn, err := c.anyNode(turn)
+		conn, _, err := c.anyNode(turn)
 		if err != nil {
 			return err
 		}
