@@ -177,8 +177,28 @@ func TestGroupMovesAway(t *testing.T) {
 	}
 	n2, _ := s.node.View().Node(2)
 	s.node.seal(n2.Epoch)
-	if got := groupError(a.call(heartbeatRequest(3, name, first.MemberID, 1))); got != int16(group.UnknownMember) {
+	// Nothing is kept of its members, who are asked to join again: it had committed nothing
+	// that the metadata could know of them.
+	if got := groupError(a.call(heartbeatRequest(3, name, first.MemberID, 1))); got != int16(group.RebalanceInProgress) {
 		t.Errorf("heartbeat after the group came back: error %d", got)
+	}
+	if again := joined(t, a, joinRequest(3, name, first.MemberID)); again.MemberID != first.MemberID || again.Generation <= first.Generation {
+		t.Errorf("a member of before joins: %+v", again)
+	}
+}
+
+// Without a change of the nodes an unknown member is just that.
+func TestUnknownMemberOfOneNode(t *testing.T) {
+	s := startGroups(t, nil)
+	c := dial(t, s.addr)
+	if got := groupError(c.call(heartbeatRequest(3, "g", "ghost", 1))); got != int16(group.UnknownMember) {
+		t.Errorf("heartbeat: error %d", got)
+	}
+	if got := c.call(joinRequest(3, "g", "ghost")).(*kmsg.JoinGroupResponse).ErrorCode; got != int16(group.UnknownMember) {
+		t.Errorf("join: error %d", got)
+	}
+	if got := groupError(c.call(commitRequest(9, "g", "ghost", 1, "t", 5))); got != int16(codeGroupIDNotFound) {
+		t.Errorf("commit: error %d", got)
 	}
 }
 
@@ -189,7 +209,7 @@ func TestGroupOfAnEarlierEpoch(t *testing.T) {
 	c := dial(t, s.addr)
 	first := alone(t, c, 3, "g")
 	s.node.register(1, s.addr)
-	if got := groupError(c.call(commitRequest(7, "g", first.MemberID, 1, "t", 5))); got != int16(codeGroupIDNotFound) && got != int16(codeIllegalGeneration) {
+	if got := groupError(c.call(commitRequest(7, "g", first.MemberID, 1, "t", 5))); got != int16(group.RebalanceInProgress) {
 		t.Errorf("commit: error %d", got)
 	}
 }

@@ -176,11 +176,13 @@ func (gs *groups) mayCommit(r *kmsg.OffsetCommitRequest) (cluster.GroupCommit, c
 		return commit, c
 	}
 	commit.LoadedIndex = s.view.Index()
-	switch _, known := s.view.Group(r.Group); {
-	case r.Generation < 0:
+	if r.Generation < 0 {
 		return commit, codeNone
-	case known:
-		return commit, code(s.unknown(r.Group, member))
+	}
+	unknown := gs.unknown(s, r.Group, member)
+	switch _, known := s.view.Group(r.Group); {
+	case known, unknown != group.UnknownMember:
+		return commit, code(unknown)
 	case r.Version >= commitUnknownGroup:
 		return commit, codeGroupIDNotFound
 	default:

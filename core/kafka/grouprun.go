@@ -76,6 +76,7 @@ func (gs *groups) tick(now time.Time) (time.Time, bool) {
 
 // lookAround closes the groups that another node coordinates in v.
 func (gs *groups) lookAround(v *cluster.State) {
+	gs.nodesChanged(v)
 	var out delivery
 	defer out.send()
 	gs.mu.Lock()

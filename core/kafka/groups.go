@@ -5,6 +5,7 @@ import (
 	"context"
 	"hash/maphash"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -37,6 +38,13 @@ type groups struct {
 	marks  chan struct{} // marked is not empty
 	turns  [commitStripes]chan struct{}
 	seed   maphash.Seed // of turns
+
+	nodes struct {
+		sync.Mutex
+		epochs  []mink.NodeEpoch // that may coordinate, by node
+		asOf    uint64           // index
+		changed time.Time
+	}
 
 	mu struct {
 		sync.Mutex
@@ -161,18 +169,34 @@ func (gs *groups) seatOf(name string) (seat, code) {
 }
 
 // succeeds reports that the group may have lost its members with its coordinator a
-// moment ago: the metadata took them from it, and have heard of none here.
-func (s seat) succeeds(name string) bool {
+// moment ago: nodes came or went, or the metadata took them from it and have heard
+// of none here.
+func (gs *groups) succeeds(s seat, name string) bool {
+	if gs.nodesChanged(s.view) {
+		return true
+	}
 	info, ok := s.view.Group(name)
 	return ok && info.MovedIndex > 0 && !info.Occupied && s.view.TimeMs() < info.EmptiedMs+groupAdopts.Milliseconds()
 }
 
-// unknown is what a member is told whose group is not open here.
-func (s seat) unknown(name, member string) group.Error {
-	if member != "" && len(member) <= group.MaxAdoptedID && s.succeeds(name) {
-		return group.RebalanceInProgress
+// nodesChanged reports that the nodes that may coordinate are others than a moment
+// ago. A listener that begins among others takes it that they were.
+func (gs *groups) nodesChanged(v *cluster.State) bool {
+	var now []mink.NodeEpoch
+	for _, n := range v.LiveNodes() {
+		if n.KafkaAddress != "" {
+			now = append(now, n.Epoch)
+		}
 	}
-	return group.UnknownMember
+	gs.nodes.Lock()
+	defer gs.nodes.Unlock()
+	if v.Index() >= gs.nodes.asOf && !slices.Equal(now, gs.nodes.epochs) {
+		if gs.nodes.epochs != nil || len(now) > 1 {
+			gs.nodes.changed = time.Now()
+		}
+		gs.nodes.epochs, gs.nodes.asOf = now, v.Index()
+	}
+	return !gs.nodes.changed.IsZero() && time.Since(gs.nodes.changed) < groupAdopts
 }
 
 // holds reports that the epoch is this process's own and its lease live: not that
@@ -182,13 +206,21 @@ func (gs *groups) holds(epoch mink.NodeEpoch) bool {
 	return err == nil && mine == epoch
 }
 
-// stranger is what a member hears whose group is not open here.
+// unknown is what a member is told whose group is not open here.
+func (gs *groups) unknown(s seat, name, member string) group.Error {
+	if member != "" && len(member) <= group.MaxAdoptedID && gs.succeeds(s, name) {
+		return group.RebalanceInProgress
+	}
+	return group.UnknownMember
+}
+
+// stranger is unknown, or why this node has nothing to say about the group.
 func (gs *groups) stranger(name, member string) code {
 	s, c := gs.seatOf(name)
 	if c != codeNone {
 		return c
 	}
-	return code(s.unknown(name, member))
+	return code(gs.unknown(s, name, member))
 }
 
 // still is c for an answer that is made, unless the right to give it went meanwhile:
@@ -236,7 +268,7 @@ func (gs *groups) underLock(name string, s seat, mayOpen bool, size int, out *de
 			return "as many groups as may be have members"
 		}
 		g = &openGroup{Group: group.New(&gs.machine), name: name, epoch: s.epoch, loaded: s.view.Index(), at: -1}
-		if s.succeeds(name) {
+		if gs.succeeds(s, name) {
 			// The metadata's index grows faster than generations, whoever counts them.
 			g.Group = group.NewAfter(&gs.machine, int32(g.loaded%(1<<30)), time.Now().Add(groupAdopts))
 		}
