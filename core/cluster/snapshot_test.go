@@ -151,6 +151,9 @@ func TestCheckSees(t *testing.T) {
 	changeKV := func(s *State, change func(*kvplan.Bucket)) {
 		id, b := firstKV()
 		b.Snapshots = slices.Clone(b.Snapshots)
+		for i := range b.Snapshots {
+			b.Snapshots[i].Files = slices.Clone(b.Snapshots[i].Files)
+		}
 		change(&b)
 		s.kv.set(id, &b)
 	}
