@@ -196,7 +196,7 @@ func TestRebalancePassesOverALeaderThatDoesNotAnswer(t *testing.T) {
 				t.Errorf("%s: it took %v of a time-out of 5s", how, took)
 			}
 			if how == "dead" {
-				two = w.StartReady(2)
+				w.StartReady(2)
 			} else {
 				two.Resume()
 			}

@@ -284,7 +284,8 @@ func (k *kvKill) fold(when string) map[int64]string {
 		}
 		for i, r := range list {
 			old, there := rows[r.ID]
-			fits, full := true, k.image == "full"
+			var fits bool
+			full := k.image == "full"
 			switch b.Change(i) {
 			case mink.ChangeInsert:
 				fits = full && !there

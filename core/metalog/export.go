@@ -209,8 +209,11 @@ func (e *exportReader) end() error {
 	if !bytes.Equal(got, want) {
 		return fmt.Errorf("its checksum does not match: %w", mink.ErrCorrupt)
 	}
-	if _, err := e.r.ReadByte(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("bytes follow its end (%v): %w", err, mink.ErrCorrupt)
+	switch _, err := e.r.ReadByte(); {
+	case err == nil:
+		return fmt.Errorf("bytes follow its end: %w", mink.ErrCorrupt)
+	case !errors.Is(err, io.EOF):
+		return fmt.Errorf("what follows its end: %w: %w", mink.ErrCorrupt, err)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func (b *buckets) openKV(e *bucket) {
 		return
 	}
 	if t != nil {
-		b.endKV(e, t)
+		_ = b.endKV(e, t) // logged
 	}
 	b.removeKV(e)
 }
@@ -210,7 +210,7 @@ func (b *buckets) closeKV(e *bucket) {
 	case k.failures == 0: // at once
 		k.failures = 1
 	default:
-		k.pause(fmt.Errorf("it ended %s after it had opened: %w: %v", time.Since(k.opened).Round(time.Millisecond), mink.ErrUnavailable, why)) // not its class: it is built anew
+		k.pause(fmt.Errorf("it ended %s after it had opened: %w: %s", time.Since(k.opened).Round(time.Millisecond), mink.ErrUnavailable, why.Error())) // not its class: it is built anew
 	}
 	if errors.Is(why, mink.ErrCorrupt) {
 		k.restored.suspect(b.inc.node.View().KVSnapshots(e.id), why)
@@ -279,7 +279,7 @@ func (b *buckets) end(e *bucket) {
 	e.kv.tablet = nil
 	b.mu.Unlock()
 	if t != nil { // before the log: what is durable is answered
-		b.endKV(e, t)
+		_ = b.endKV(e, t) // logged
 	}
 	if t != nil || !busy { // what it kept when it was idle is of no use, too
 		b.removeKV(e)

@@ -149,7 +149,7 @@ func (b *buckets) leave(e *bucket, m *move) {
 	e.kv.tablet = nil
 	b.mu.Unlock()
 	if t != nil { // puts that are durable are answered, reads waited for
-		b.endKV(e, t)
+		_ = b.endKV(e, t) // logged
 	}
 }
 

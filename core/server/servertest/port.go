@@ -186,7 +186,8 @@ func (p *port) carry(client net.Conn) {
 	if !ok {
 		return
 	}
-	server, err := net.Dial("tcp", target)
+	var d net.Dialer
+	server, err := d.DialContext(context.Background(), "tcp", target)
 	if err != nil {
 		_ = client.(*net.TCPConn).SetLinger(0) // nobody listens: a reset
 		return
