@@ -61,16 +61,25 @@ type Pool struct {
 
 	mu struct {
 		sync.Mutex
-		conns  map[string]flight.Client // by host:port
+		conns  map[string]link // by host:port
 		closed bool
 	}
 }
+
+// link is a connection with its Flight client. Closing the client itself would race
+// with the calls on it (arrow-go clears a field); closing the connection ends them.
+type link struct {
+	flight.Client
+	conn *grpc.ClientConn
+}
+
+func (l link) Close() error { return l.conn.Close() }
 
 // New makes an empty pool. view is the metadata that this node has applied; it is
 // called when the pool is used, not before.
 func New(cfg Config, view func() *cluster.State) *Pool {
 	p := &Pool{cfg: cfg, view: view}
-	p.mu.conns = map[string]flight.Client{}
+	p.mu.conns = map[string]link{}
 	return p
 }
 
@@ -146,7 +155,7 @@ func (p *Pool) At(n cluster.Node) (flight.Client, error) {
 	if conn, ok := p.mu.conns[address]; ok {
 		return conn, nil
 	}
-	conn, err := flight.NewClientWithMiddleware(address, nil, nil,
+	conn, err := grpc.NewClient(address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithIdleTimeout(p.cfg.IdleTimeout),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -159,8 +168,9 @@ func (p *Pool) At(n cluster.Node) (flight.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to node %d at %s: %w", n.ID, address, err)
 	}
-	p.mu.conns[address] = conn
-	return conn, nil
+	l := link{flight.NewClientFromConn(conn, nil), conn}
+	p.mu.conns[address] = l
+	return l, nil
 }
 
 // Onward is the context of a call to a peer.

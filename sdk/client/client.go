@@ -43,9 +43,9 @@ type Client struct {
 
 	mu struct {
 		sync.Mutex
-		conns   map[string]flight.Client // by host:port
-		learned []string                 // addresses of nodes beside the bootstrap list
-		last    string                   // address that answered last; "": none yet
+		conns   map[string]link // by host:port
+		learned []string        // addresses of nodes beside the bootstrap list
+		last    string          // address that answered last; "": none yet
 		closed  bool
 	}
 }
@@ -64,15 +64,24 @@ func New(cfg Config) (*Client, error) {
 			return nil, err
 		}
 	}
-	c.mu.conns = map[string]flight.Client{}
+	c.mu.conns = map[string]link{}
 	return c, nil
 }
+
+// link is a connection with its Flight client. Closing the client itself would race
+// with the calls on it (arrow-go clears a field); closing the connection ends them.
+type link struct {
+	flight.Client
+	conn *grpc.ClientConn
+}
+
+func (l link) Close() error { return l.conn.Close() }
 
 // Close closes the connections. Writers are closed on their own, before.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	conns := c.mu.conns
-	c.mu.conns = map[string]flight.Client{}
+	c.mu.conns = map[string]link{}
 	c.mu.closed = true
 	c.mu.Unlock()
 	var errs []error
@@ -111,7 +120,7 @@ func (c *Client) at(address string) (flight.Client, error) {
 	if conn, ok := c.mu.conns[host]; ok {
 		return conn, nil
 	}
-	conn, err := flight.NewClientWithMiddleware(host, nil, nil,
+	conn, err := grpc.NewClient(host,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// gRPC's own default waits up to two minutes between tries to connect: a node
 		// that was away for one would be found again only when RetryTimeout is over.
@@ -128,8 +137,9 @@ func (c *Client) at(address string) (flight.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", host, err)
 	}
-	c.mu.conns[host] = conn
-	return conn, nil
+	l := link{flight.NewClientFromConn(conn, nil), conn}
+	c.mu.conns[host] = l
+	return l, nil
 }
 
 // A connection with calls on it that was silent for pingAfter is pinged, and dead
