@@ -439,21 +439,24 @@ func (l *load) consume() {
 		l.members = append(l.members, m)
 		m.k = l.c.franz(kgo.ConsumeTopics(busyTopic), kgo.ConsumerGroup(busyGroup), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 			kgo.DisableAutoCommit(), kgo.SessionTimeout(20*time.Second), kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(20*time.Second),
-			kgo.OnPartitionsAssigned(m.assigned))
+			kgo.OnPartitionsAssigned(m.assigned), kgo.BlockRebalanceOnPoll())
 		l.g.Go(func() error {
 			for l.stop.Err() == nil {
 				m.poll(l.stop)
 			}
-			m.k.Close()
+			m.k.CloseAllowingRebalance()
 			return nil
 		})
 	}
 }
 
+// poll reads and commits between two rebalances: what is uncommitted before a commit
+// would else not be what the commit holds, when partitions are lost between the two.
 func (m *groupMember) poll(stop context.Context) {
 	ctx, cancel := context.WithTimeout(stop, 2*time.Second)
 	defer cancel()
 	fetches := m.k.PollFetches(ctx)
+	defer m.k.AllowRebalance()
 	fetches.EachError(func(topic string, partition int32, err error) {
 		// Without a topic it is news of the group, which the client joins again.
 		if topic != "" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
@@ -468,7 +471,7 @@ func (m *groupMember) poll(stop context.Context) {
 			m.fail(m.seen.take(f.Partition, f.Records, m.takeFrom(f.Partition)))
 		}
 	})
-	commit, cancelCommit := context.WithTimeout(context.WithoutCancel(stop), 30*time.Second)
+	commit, cancelCommit := context.WithTimeout(context.WithoutCancel(stop), 10*time.Second)
 	defer cancelCommit()
 	mine := m.k.UncommittedOffsets()[busyTopic]
 	if err := m.k.CommitUncommittedOffsets(commit); err == nil { // a rebalance may refuse it, as it does everywhere
