@@ -527,11 +527,9 @@ func (l *lane) pump(ctx context.Context, put flight.FlightService_DoPutClient, a
 		}
 		select {
 		case a := <-acks:
-			if sent == 0 {
-				return fmt.Errorf("bucket %s: its leader acknowledged a batch that was not sent: %w", l.key.bucket, mink.ErrUnavailable)
+			if err := l.acknowledge(a, &sent); err != nil {
+				return err
 			}
-			sent--
-			l.acknowledge(a)
 			idle.Reset(l.of.service.cfg.ForwardIdle)
 		case err := <-broken:
 			return err
@@ -557,11 +555,9 @@ func (l *lane) drained(acks <-chan api.AppendResult, broken <-chan error, sent i
 	for {
 		select {
 		case a := <-acks:
-			if sent == 0 {
-				return fmt.Errorf("bucket %s: its leader acknowledged a batch that was not sent: %w", l.key.bucket, mink.ErrUnavailable)
+			if err := l.acknowledge(a, &sent); err != nil {
+				return err
 			}
-			sent--
-			l.acknowledge(a)
 		case err := <-broken:
 			return err
 		}
@@ -571,11 +567,17 @@ func (l *lane) drained(acks <-chan api.AppendResult, broken <-chan error, sent i
 // after is the next sequence: 2^31-1 is followed by 0.
 func after(sequence int32) int32 { return (sequence + 1) & (1<<31 - 1) }
 
-func (l *lane) acknowledge(a api.AppendResult) {
+// acknowledge ends the oldest of the batches that were sent on this stream.
+func (l *lane) acknowledge(a api.AppendResult, sent *int) error {
+	if *sent == 0 {
+		return fmt.Errorf("bucket %s: its leader acknowledged a batch that was not sent: %w", l.key.bucket, mink.ErrUnavailable)
+	}
+	*sent--
 	p := l.unacked[0]
 	l.unacked = slices.Delete(l.unacked, 0, 1)
 	l.acked = after(p.sequence)
 	p.finish(tablet.AppendResult{First: a.First, Last: a.Last, CommitTimestamp: a.CommitTimestamp, Duplicate: a.Duplicated}, nil)
+	return nil
 }
 
 // receiveAcks hands on each acknowledgement; it answers why the stream ended.
