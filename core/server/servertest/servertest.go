@@ -156,8 +156,19 @@ func (c *Cluster) Store() *memstore.Store { return c.store }
 // Log is the metadata log that all nodes share, without a gate before it.
 func (c *Cluster) Log() *memlog.Log { return c.log }
 
-// View is the metadata as the log has it, whatever the nodes have applied.
-func (c *Cluster) View() *cluster.State { return c.view.View() }
+// View is the metadata as the log has it by now, whatever the nodes have applied.
+func (c *Cluster) View() *cluster.State {
+	ctx, cancel := context.WithTimeout(context.Background(), waitMax)
+	defer cancel()
+	head, err := c.log.Head(ctx)
+	if err == nil {
+		err = c.view.WaitApplied(ctx, head.Index)
+	}
+	if err != nil {
+		c.t.Errorf("the observer of the metadata: %v", err)
+	}
+	return c.view.View()
+}
 
 // Leader is the id of the live node that leads a bucket; 0 while none does.
 func (c *Cluster) Leader(bucket mink.BucketRef) int {
