@@ -188,7 +188,7 @@ func TestParkedPolls(t *testing.T) {
 		if got := c.call(kmsg.NewPtrApiVersionsRequest()).(*kmsg.ApiVersionsResponse).ErrorCode; got != 0 {
 			t.Fatalf("error %d", got)
 		}
-		if took := time.Since(began); took > time.Second { // of a loaded machine; a poll's delay is an hour
+		if took := time.Since(began); took > time.Minute { // a poll's delay is an hour
 			t.Errorf("ApiVersions took %v beside parked polls", took)
 		}
 	}

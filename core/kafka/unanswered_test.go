@@ -65,12 +65,8 @@ func TestUnansweredMemoryIsBounded(t *testing.T) {
 	}
 	small := dial(t, s.addr)
 	for range 50 {
-		began := time.Now()
 		small.call(kmsg.NewPtrApiVersionsRequest())
 		small.call(metadataFor(9, false, "t"))
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("an ordinary client waited for %v", took)
-		}
 	}
 	names := make([]string, 2000) // beyond the allowance
 	for i := range names {

