@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,6 +45,8 @@ type Config struct {
 	// is probed, and ProbeTimeout how long the answer may take: what finds a peer that
 	// hangs. Not below the listeners' 10 s. Defaults 10 s and 5 s.
 	ProbeInterval, ProbeTimeout time.Duration
+	// Dial connects to host:port; nil: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Default is a pool for nodes of the default configuration.
@@ -155,7 +158,7 @@ func (p *Pool) At(n cluster.Node) (flight.Client, error) {
 	if conn, ok := p.mu.conns[address]; ok {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient(address,
+	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithIdleTimeout(p.cfg.IdleTimeout),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -164,7 +167,11 @@ func (p *Pool) At(n cluster.Node) (flight.Client, error) {
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: p.cfg.ProbeInterval, Timeout: p.cfg.ProbeTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(p.cfg.MessageBytesMax+1<<20), grpc.MaxCallSendMsgSize(p.cfg.MessageBytesMax+1<<20)),
-	)
+	}
+	if p.cfg.Dial != nil {
+		options = append(options, grpc.WithContextDialer(p.cfg.Dial))
+	}
+	conn, err := grpc.NewClient(address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to node %d at %s: %w", n.ID, address, err)
 	}

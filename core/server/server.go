@@ -47,7 +47,7 @@ type Addresses struct {
 // parts is what a node is made of, in the order of their opening.
 type parts struct {
 	cfg         Config
-	given       Storage // what is set is used instead of what cfg says
+	given       Given // what is set is used instead of what cfg says
 	logger      *slog.Logger
 	unlock      func() error
 	plugins     *pluginhost.Host
@@ -74,26 +74,29 @@ type Ready struct {
 	Missing string
 }
 
-// Storage is where a node keeps its data, when that is not what its configuration
-// says: several nodes of one process share it.
-type Storage struct {
+// Given is what a node reaches the world by, when that is not what its configuration
+// says: several nodes of one process share a store and a log, and their calls to each
+// other can be held up.
+type Given struct {
 	Objects objstore.Store
 	WAL     objstore.Store // nil: Objects
 	Log     metalog.Log
+	// Dial connects to another node, at host:port; nil: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Run runs a node until ctx is done. ready is called once, when the node serves.
 func Run(ctx context.Context, cfg Config, logger *slog.Logger, ready func(Ready)) error {
-	return RunOn(ctx, cfg, Storage{}, logger, ready)
+	return RunOn(ctx, cfg, Given{}, logger, ready)
 }
 
 // RunOn is Run on stores and a metadata log that are open; it closes them. It is
-// for tests, of clusters in one process. The zero Storage is what cfg says.
-func RunOn(ctx context.Context, cfg Config, storage Storage, logger *slog.Logger, ready func(Ready)) error {
+// for tests, of clusters in one process. The zero Given is what cfg says.
+func RunOn(ctx context.Context, cfg Config, given Given, logger *slog.Logger, ready func(Ready)) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	p := &parts{cfg: cfg, given: storage, logger: logger}
+	p := &parts{cfg: cfg, given: given, logger: logger}
 	if err := p.open(ctx); err != nil {
 		return errors.Join(err, p.close())
 	}
@@ -179,7 +182,7 @@ func (p *parts) openListeners(ctx context.Context) (err error) {
 		}
 	}
 	pcfg := peers.Default()
-	pcfg.MessageBytesMax = int(p.cfg.MessageBytesMax)
+	pcfg.MessageBytesMax, pcfg.Dial = int(p.cfg.MessageBytesMax), p.given.Dial
 	p.peers = peers.New(pcfg, func() *cluster.State { return p.node.View() })
 	if p.flight, err = openFlight(ctx, p.cfg, p, p.ops.Flight(), p.logger); err != nil {
 		return inUse("listen", p.cfg.Listen, err)

@@ -1,14 +1,15 @@
 // Package servertest runs whole nodes in one process: core/server with real
 // listeners on loopback, over one metadata log and one object store in memory.
 //
-//	clients, other nodes --> port (fixed address) --> listeners of server.RunOn
+//	clients, other nodes --> port (fixed address) --> listeners of server.RunOn --> outward --> ports of others
 //	                                                        |
 //	                                    gate (dead, or standing still)
 //	                                                        v
 //	                                    one memlog, one memstore
 //
 // Nodes are named by their ids, 1 to n. A killed or paused node shares the
-// process with the test: its goroutines live on, but no byte of it gets out.
+// process with the test: its goroutines live on, but no byte of it gets out, and none
+// gets in.
 package servertest
 
 import (
@@ -64,6 +65,7 @@ type Node struct {
 // process is one run of a node.
 type process struct {
 	store, meta *gate.Gate
+	outward     *outward
 	stop        context.CancelFunc
 	ready       chan server.Ready // holds one value once the node serves
 	http        string            // set by whoever took it
@@ -234,16 +236,16 @@ func (c *Cluster) start(id int) {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &process{
 		store: gate.New(uint64(id), 0, &c.landing), meta: gate.New(uint64(id), 0, &c.landing),
-		stop: stop, ready: make(chan server.Ready, 1), done: make(chan struct{}),
+		outward: newOutward(), stop: stop, ready: make(chan server.Ready, 1), done: make(chan struct{}),
 	}
 	n.running = p
 	if err := errors.Join(n.flight.starting(), n.kafka.starting()); err != nil {
 		c.t.Fatal(err)
 	}
-	storage := server.Storage{Objects: p.store.Store(c.store), Log: p.meta.Log(c.log)}
+	given := server.Given{Objects: p.store.Store(c.store), Log: p.meta.Log(c.log), Dial: p.outward.dial}
 	go func() {
 		defer close(p.done)
-		p.err = server.RunOn(ctx, cfg, storage, c.logger.With("node", id), func(r server.Ready) { p.ready <- r })
+		p.err = server.RunOn(ctx, cfg, given, c.logger.With("node", id), func(r server.Ready) { p.ready <- r })
 	}()
 }
 
@@ -281,12 +283,14 @@ func (c *Cluster) Stop(id int) {
 }
 
 // Kill ends a node between two instructions: its connections break, and nothing
-// that it does afterwards reaches the store or the log. Others see it silent.
+// that it does afterwards reaches the store, the log or another node. Others see it
+// silent.
 func (c *Cluster) Kill(id int) {
 	c.t.Helper()
 	n, p := c.Node(id), c.take(id)
 	p.store.Kill()
 	p.meta.Kill()
+	p.outward.cut()
 	n.flight.cut()
 	n.kafka.cut()
 	p.stop()
@@ -302,11 +306,12 @@ func (c *Cluster) Restart(id int) {
 	c.start(id)
 }
 
-// Pause makes a node stand still: its calls of store and log hang, its listeners
-// take and answer nothing. Its clock goes on.
+// Pause makes a node stand still: its calls of store, log and other nodes hang, its
+// listeners take and answer nothing. Its clock goes on.
 func (c *Cluster) Pause(id int) {
 	n := c.Node(id)
 	n.running.paused = true
+	n.running.outward.hold()
 	n.flight.hold()
 	n.kafka.hold()
 	n.running.store.Pause()
@@ -319,6 +324,7 @@ func (c *Cluster) Resume(id int) {
 	n.running.paused = false
 	n.running.meta.Resume()
 	n.running.store.Resume()
+	n.running.outward.release()
 	n.flight.release()
 	n.kafka.release()
 }
@@ -460,6 +466,7 @@ func (c *Cluster) end() {
 		}
 		p.store.Resume()
 		p.meta.Resume()
+		p.outward.release()
 		n.flight.release()
 		n.kafka.release()
 		p.stop()
