@@ -19,7 +19,8 @@ type Config struct {
 	// must be silent before it is sealed. Renewed every quarter. Default 30 s.
 	LeaseTTL time.Duration
 	// Tick is how often the cluster is looked over. Default 5 s; a change of the
-	// metadata that leaves a bucket without a leader is seen at once.
+	// metadata that leaves a bucket without a leader is seen at once, and heartbeats
+	// are looked at every LeaseTTL / 4 or sooner.
 	Tick time.Duration
 	// SnapshotInterval is how often the metadata's state image is written and its
 	// log truncated, when the log has grown by SnapshotEntries. Default 30 s.

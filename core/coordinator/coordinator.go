@@ -35,6 +35,7 @@ type Coordinator struct {
 	clock  clock
 
 	lease    *loop.Loop
+	look     *loop.Loop
 	tick     *loop.Loop
 	recovery *loop.Loop
 	snapshot *loop.Loop
@@ -64,6 +65,9 @@ func New(cfg Config, deps Deps) (*Coordinator, error) {
 	c := &Coordinator{cfg: cfg, deps: deps, logger: deps.Logger.With("component", "coordinator")}
 	c.mu.failed, c.mu.damage = map[mink.NodeEpoch]int{}, map[mink.NodeEpoch]damage{}
 	c.lease = loop.New("lease", cfg.LeaseTTL/4, c.logger, c.keepLease)
+	// Apart from the tick, whose interval and other jobs know nothing of the lease:
+	// looks that are far apart find nobody silent.
+	c.look = loop.New("silent nodes", min(cfg.Tick, cfg.LeaseTTL/4), c.logger, c.sealSilent)
 	c.tick = loop.New("coordinator tick", cfg.Tick, c.logger, c.runTick)
 	c.recovery = loop.New("wal recovery", cfg.Tick, c.logger, c.runRecovery)
 	c.snapshot = loop.New("metadata snapshot", cfg.SnapshotInterval, c.logger, c.runSnapshot)
@@ -109,7 +113,7 @@ func (c *Coordinator) Loops() []loop.Status {
 }
 
 func (c *Coordinator) loops() []*loop.Loop {
-	return []*loop.Loop{c.lease, c.tick, c.recovery, c.snapshot, c.head, c.kvClean, c.kvSweep}
+	return []*loop.Loop{c.lease, c.look, c.tick, c.recovery, c.snapshot, c.head, c.kvClean, c.kvSweep}
 }
 
 // Leading reports whether this node held the lease when it last looked.
@@ -216,6 +220,7 @@ func (c *Coordinator) keepLease(ctx context.Context) error {
 	c.setLease(l)
 	c.silent.reset()
 	c.logger.Info("holds the coordinator lease", "node", node, "epoch", epoch, "lease", l.Epoch)
+	c.look.Trigger()
 	c.tick.Trigger()
 	c.recovery.Trigger()
 	c.head.Trigger()
@@ -233,11 +238,10 @@ func (c *Coordinator) renew(ctx context.Context, l metalog.Lease) (metalog.Lease
 func (c *Coordinator) runTick(ctx context.Context) error {
 	l, ok := c.held()
 	if !ok {
-		c.silent.reset()
 		return nil
 	}
 	var errs []error
-	for _, job := range []func(context.Context, metalog.Lease) error{c.sealSilent, c.leadOrphans, c.keepPartitions, c.expireProducers, c.expireGroups} {
+	for _, job := range []func(context.Context, metalog.Lease) error{c.leadOrphans, c.keepPartitions, c.expireProducers, c.expireGroups} {
 		jobCtx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
 		errs = append(errs, job(jobCtx, l))
 		cancel()

@@ -89,6 +89,36 @@ func TestTheLeaseIsHandedOver(t *testing.T) {
 	})
 }
 
+// How often buckets are given leaders says nothing about how often heartbeats are
+// looked at: a tick that is long beside the lease must not keep a dead node alive.
+func TestASilentNodeIsSealedHoweverLongTheTickIs(t *testing.T) {
+	for _, tick := range []time.Duration{5 * time.Second, time.Hour} {
+		cfg := sim.Quiet(1)
+		cfg.LeaseTTL = 8 * time.Second
+		cfg.Coordinator = func(c *coordinator.Config) { c.Tick = tick }
+		sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+			one := w.StartReady(1)
+			w.Eventually(time.Second, "node 1 coordinates", one.Coordinator().Leading)
+			two := w.StartReady(2)
+			_, refs := two.Topic("t", 2, nil)
+			_, epoch := two.Node().Self()
+			two.Crash()
+			w.Eventually(2*cfg.LeaseTTL, fmt.Sprintf("with a tick of %s, node 2 is sealed", tick), func() bool {
+				l, ok := one.Node().View().WAL(epoch)
+				return ok && l.Sealed
+			})
+			w.Eventually(2*cfg.LeaseTTL, fmt.Sprintf("with a tick of %s, its buckets have a leader", tick), func() bool {
+				for _, ref := range refs {
+					if _, err := one.Node().Log(ref); err != nil {
+						return false
+					}
+				}
+				return true
+			})
+		})
+	}
+}
+
 // A WAL that is corrupt is a person's business; nothing else waits for it.
 func TestACorruptLogStaysClosedUntilItsLossIsAccepted(t *testing.T) {
 	cfg := sim.Quiet(1)

@@ -67,7 +67,15 @@ func (s *silence) observe(rows []metalog.HeartbeatRow, now time.Time, ttl time.D
 	return dead
 }
 
-func (c *Coordinator) sealSilent(ctx context.Context, l metalog.Lease) error {
+// sealSilent is one look at the heartbeats.
+func (c *Coordinator) sealSilent(ctx context.Context) error {
+	l, ok := c.held()
+	if !ok {
+		c.silent.reset()
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
+	defer cancel()
 	look, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/4)
 	rows, err := c.deps.Log.Heartbeats(look)
 	cancel()

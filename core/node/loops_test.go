@@ -42,7 +42,7 @@ func TestEveryLoopFiresAtItsIntervalAndSurvivesFailures(t *testing.T) {
 			return before, loops(p)
 		}
 		before, after := watch()
-		for _, name := range []string{"heartbeat", "log retention", "lease", "coordinator tick", "wal recovery", "metadata snapshot", "metadata head", "wal upload", "compaction", "object deletion", "orphan sweep", "KV file deletion", "KV orphan sweep"} {
+		for _, name := range []string{"heartbeat", "log retention", "lease", "silent nodes", "coordinator tick", "wal recovery", "metadata snapshot", "metadata head", "wal upload", "compaction", "object deletion", "orphan sweep", "KV file deletion", "KV orphan sweep"} {
 			l := after[name]
 			if l.Interval == 0 {
 				t.Errorf("there is no loop %q", name)
