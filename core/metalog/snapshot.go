@@ -80,29 +80,35 @@ func (r *Replica) readSnapshot(ctx context.Context, info SnapshotInfo) (*view, e
 
 // newestSnapshot is the newest one that can be read and is ahead of the view,
 // or nil. An unreadable one is reported loudly: the one before it and the log
-// that is kept for it hold everything.
+// that is kept for it hold everything. Those that are gone were replaced while they
+// were read, if there is a newer one by then.
 func (r *Replica) newestSnapshot(ctx context.Context) (*view, error) {
-	list, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
-	infos, err := r.log.Snapshots(list)
-	cancel()
-	if err != nil {
-		return nil, fmt.Errorf("list snapshots: %w", err)
-	}
-	for _, info := range infos {
-		if info.Index <= r.Applied().Index {
-			continue
-		}
-		v, err := r.readSnapshot(ctx, info)
-		if errors.Is(err, mink.ErrCorrupt) || errors.Is(err, mink.ErrNotExist) {
-			r.logger.Error("a metadata snapshot cannot be read, trying the one before it", "index", info.Index, "error", err)
-			continue
-		}
+	for seen := uint64(0); ; {
+		list, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
+		infos, err := r.log.Snapshots(list)
+		cancel()
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list snapshots: %w", err)
 		}
-		return v, nil
+		if len(infos) == 0 || infos[0].Index <= seen {
+			return nil, nil
+		}
+		seen = infos[0].Index
+		for _, info := range infos {
+			if info.Index <= r.Applied().Index {
+				continue
+			}
+			v, err := r.readSnapshot(ctx, info)
+			if errors.Is(err, mink.ErrCorrupt) || errors.Is(err, mink.ErrNotExist) {
+				r.logger.Error("a metadata snapshot cannot be read, trying another one", "index", info.Index, "error", err)
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			return v, nil
+		}
 	}
-	return nil, nil
 }
 
 // reload goes on from a snapshot, because the log is truncated past the view.

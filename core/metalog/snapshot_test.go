@@ -139,6 +139,62 @@ func TestReloadBehindTruncation(t *testing.T) {
 	})
 }
 
+// replacedSnapshots runs replace before the next snapshot is read, once.
+type replacedSnapshots struct {
+	metalog.Log
+	replace *func()
+}
+
+func (l replacedSnapshots) ReadSnapshot(ctx context.Context, index uint64) iter.Seq2[[]byte, error] {
+	if f := *l.replace; f != nil {
+		*l.replace = nil
+		f()
+	}
+	return l.Log.ReadSnapshot(ctx, index)
+}
+
+// Snapshots that are replaced by newer ones while they are read are no damage: a node
+// that is behind, or starts, reads the newer ones.
+func TestSnapshotsReplacedWhileTheyAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memlog.New()
+		r, lease := leaseHolder(t, log)
+		write := func() {
+			for range metalog.SnapshotsKept {
+				propose(t, r, allocate())
+				_, err := r.SnapshotNow(t.Context(), lease)
+				check(t, err)
+			}
+			_, err := r.TruncateNow(t.Context(), lease)
+			check(t, err)
+		}
+		var cut atomic.Bool
+		var replace func()
+		behind := replacedSnapshots{faultlog.New(log, faultlog.Config{Plan: func(faultlog.Op) faultlog.Fault {
+			if cut.Load() {
+				return faultlog.Refused
+			}
+			return faultlog.None
+		}}), &replace}
+		lagging := start(t, behind)
+		cut.Store(true)
+		time.Sleep(5 * time.Second)
+		write()
+		replace = write
+		cut.Store(false)
+		check(t, lagging.WaitApplied(t.Context(), r.View().Index()))
+		if !bytes.Equal(stateBytes(t, lagging.View()), stateBytes(t, r.View())) {
+			t.Error("the node that was behind has another state")
+		}
+		replace = write
+		fresh, err := metalog.Open(t.Context(), behind, metalog.Default(), quiet())
+		check(t, err)
+		if !bytes.Equal(stateBytes(t, fresh.View()), stateBytes(t, r.View())) {
+			t.Error("the node that started has another state")
+		}
+	})
+}
+
 // A proposal that was appended, but whose entry a snapshot skipped after the
 // epoch was sealed, ends: nothing remembers its verdict.
 func TestReloadAfterSeal(t *testing.T) {
