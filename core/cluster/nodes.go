@@ -226,7 +226,7 @@ func (t *txn) checkSlot(w plan.WAL, o plan.Object) *clusterpb.Result {
 		return invalid("object %+v is not a slot of wal %s", o.ID, w.ID)
 	}
 	if o.ID.Seq < w.Trim {
-		return invalid("slot %d of wal %s is below its trim %d: what it held is committed", o.ID.Seq, w.ID, w.Trim)
+		return conflict("slot %d of wal %s is below its trim %d: what it held was committed meanwhile, look again", o.ID.Seq, w.ID, w.Trim)
 	}
 	known, found := t.s.objects.get(&o)
 	if !found {

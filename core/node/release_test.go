@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -430,6 +431,65 @@ func TestMovesByReference(t *testing.T) {
 			}
 		})
 	}
+}
+
+// heldCommits holds back the batches that hold a CommitObjects while it is held.
+type heldCommits struct {
+	metalog.Log
+	held   *atomic.Bool
+	caught chan struct{} // has a value once one is held back
+	free   chan struct{} // closed: go on
+}
+
+func (l heldCommits) Append(ctx context.Context, a metalog.Append) ([]metalog.Entry, error) {
+	for _, payload := range a.Payloads {
+		var b clusterpb.Batch
+		if proto.Unmarshal(payload, &b) == nil && l.held.Load() && slices.ContainsFunc(b.Commands, func(c *clusterpb.Command) bool { return c.GetCommitObjects() != nil }) {
+			l.caught <- struct{}{}
+			<-l.free
+		}
+	}
+	return l.Log.Append(ctx, a)
+}
+
+// An upload that was proposed just before a Release, and is applied just before it, is
+// nothing to refuse the move for: it is asked again, without what was uploaded.
+func TestAReleaseBehindAnUpload(t *testing.T) {
+	cfg := still(1)
+	var held atomic.Bool
+	var caught, free chan struct{}
+	cfg.Log = func(l metalog.Log) metalog.Log {
+		if caught == nil { // of the bubble
+			caught, free = make(chan struct{}, 1), make(chan struct{})
+		}
+		return heldCommits{l, &held, caught, free}
+	}
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		one, two, refs := pair(w, 1)
+		one.Append(refs[0], "a")
+		held.Store(true)
+		uploaded := make(chan error, 1)
+		go func() { uploaded <- one.Node().Engine().UploadNow(context.Background()) }()
+		<-caught
+		ended := release(one, refs[0], 2, time.Hour)
+		time.Sleep(time.Second) // the Release waits behind the commit
+		held.Store(false)
+		close(free)
+		if err := <-uploaded; err != nil {
+			t.Errorf("upload: %v", err)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("move: %v", err)
+		}
+		w.Eventually(time.Minute, "node 2 serves", func() bool {
+			_, err := two.Node().Log(refs[0])
+			return err == nil
+		})
+		two.Append(refs[0], "b")
+		if _, values := two.Read(refs[0]); !slices.Equal(values, []string{"a", "b"}) {
+			t.Errorf("the log holds %v", values)
+		}
+	})
 }
 
 // A Release that apply refuses for good: the bucket opens again where it is.
