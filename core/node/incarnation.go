@@ -90,7 +90,7 @@ func (n *Node) checkReplaced(ctx context.Context) error {
 }
 
 func (n *Node) replacedError(epoch mink.NodeEpoch) error {
-	if now, ok := n.View().Node(n.cfg.NodeID); ok && now.Epoch > epoch {
+	if now, ok := n.View().Node(n.cfg.NodeID); ok && now.Epoch > epoch && !n.nonces[now.Nonce] {
 		return fmt.Errorf("node %d, epoch %d: %w (epoch %d); give each process a --node-id of its own", n.cfg.NodeID, epoch, ErrReplaced, now.Epoch)
 	}
 	return nil
@@ -120,6 +120,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.nonces[nonce] = true
 	asked := time.Now()
 	epoch, err := n.deps.Meta.Register(ctx, &clusterpb.RegisterNode{
 		Node: int32(n.cfg.NodeID), Nonce: nonce,

@@ -3,12 +3,16 @@ package node_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/mink-project/mink/core/fault"
+	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/core/metalog/faultlog"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/sim"
 	"github.com/mink-project/mink/core/stream/plan"
@@ -94,6 +98,68 @@ func TestAPausedProcessDoesNotEndItsSuccessor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lostRegistration carries out one registration and then loses its answer, and the
+// database with it, until the cut is over.
+type lostRegistration struct {
+	metalog.Log
+	armed, cut *atomic.Bool
+}
+
+func (l lostRegistration) Append(ctx context.Context, a metalog.Append) ([]metalog.Entry, error) {
+	entries, err := l.Log.Append(ctx, a)
+	if err == nil && a.Register != 0 && l.armed.CompareAndSwap(true, false) {
+		l.cut.Store(true)
+		return nil, fmt.Errorf("lost: %w", mink.ErrUnknownOutcome)
+	}
+	return entries, err
+}
+
+// A registration whose answer is lost, and which is sealed for silence before the
+// process hears of it, is no other process: it registers again.
+func TestALostRegistrationIsNoOtherProcess(t *testing.T) {
+	var armed, cut atomic.Bool
+	cfg := sim.Quiet(1)
+	processes := 0
+	cfg.Log = func(l metalog.Log) metalog.Log {
+		if processes++; processes != 2 {
+			return l
+		}
+		return lostRegistration{faultlog.New(l, faultlog.Config{Plan: func(faultlog.Op) faultlog.Fault {
+			if cut.Load() {
+				return faultlog.Refused
+			}
+			return faultlog.None
+		}}), &armed, &cut}
+	}
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		two := w.StartReady(2)
+		w.Eventually(time.Minute, "node 2 coordinates", two.Coordinator().Leading)
+		one := w.StartReady(1)
+		_, first := one.Node().Self()
+		one.PauseMetadata()
+		w.Eventually(time.Minute, "node 1 is sealed for silence", func() bool {
+			l, ok := two.Node().View().WAL(first)
+			return ok && l.Sealed
+		})
+		armed.Store(true)
+		one.Resume()
+		var second mink.NodeEpoch
+		w.Eventually(time.Minute, "its next registration, too", func() bool {
+			n, ok := two.Node().View().Node(1)
+			second = n.Epoch
+			return ok && n.Epoch > first && n.Sealed
+		})
+		cut.Store(false)
+		w.Eventually(time.Minute, "it registers again", func() bool {
+			_, now := one.Node().Self()
+			return now > second || !one.Running()
+		})
+		if !one.Running() {
+			t.Errorf("the process took its own registration for another process: %v", one.Wait())
+		}
+	})
 }
 
 // A process that lost the database only: the store tells it first that it was

@@ -45,7 +45,8 @@ type Node struct {
 	started time.Time
 	// groupsFull bounds the log lines about groups that are refused.
 	groupsFull rate.Sometimes
-	last       mink.NodeEpoch // the newest one this process registered; Run's own
+	last       mink.NodeEpoch  // the newest one this process registered; Run's own
+	nonces     map[uint64]bool // of its registrations, also of those without an answer; Run's own
 	kv         kvHome
 
 	mu struct {
@@ -60,7 +61,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, deps: deps, logger: deps.Logger.With("node", cfg.NodeID), started: time.Now(), groupsFull: rate.Sometimes{Interval: 10 * time.Second}}
+	n := &Node{cfg: cfg, deps: deps, logger: deps.Logger.With("node", cfg.NodeID), started: time.Now(), nonces: map[uint64]bool{}, groupsFull: rate.Sometimes{Interval: 10 * time.Second}}
 	n.mu.changed = make(chan struct{})
 	return n, nil
 }
