@@ -256,11 +256,11 @@ func kindsOf(taken []waiting) (deletes bool, changes []byte) {
 // session runs one DoPut stream until it breaks (error), or another target is next
 // (nil).
 func (p *appender) session(ctx context.Context) (progress bool, err error) {
-	address := p.w.table.leader(p.ref)
-	if address == "" {
+	led := p.w.table.bucket(p.ref)
+	if led.Address == "" {
 		return false, fmt.Errorf("%s: bucket %d has no known leader: %w", p.what(), p.ref.Index, mink.ErrUnavailable)
 	}
-	conn, err := p.w.table.c.at(address)
+	conn, err := p.w.table.c.at(led.Address)
 	if err != nil {
 		return false, err
 	}
@@ -269,8 +269,10 @@ func (p *appender) session(ctx context.Context) (progress bool, err error) {
 			return false, err
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, silence := p.w.table.watch(ctx, led, false)
+	defer silence.end()
+	defer func() { err = silence.why(err) }()
+	silence.expect() // a stream is opened for rows
 	put, err := conn.DoPut(ctx)
 	if err != nil {
 		return false, p.wrap(err)
@@ -289,12 +291,12 @@ func (p *appender) session(ctx context.Context) (progress bool, err error) {
 		broken <- p.receiveAcks(ctx, put, acks)
 	}()
 	defer wg.Wait()
-	defer cancel()
-	return p.pump(ctx, to, out, acks, broken)
+	defer silence.end()
+	return p.pump(ctx, to, out, silence, acks, broken)
 }
 
 // pump keeps the stream filled and takes acknowledgements.
-func (p *appender) pump(ctx context.Context, to *target, out *flight.Writer, acks <-chan api.AppendResult, broken <-chan error) (progress bool, err error) {
+func (p *appender) pump(ctx context.Context, to *target, out *flight.Writer, silence *silence, acks <-chan api.AppendResult, broken <-chan error) (progress bool, err error) {
 	sent := 0 // of unacked, on this stream
 	ended := false
 	for {
@@ -316,6 +318,7 @@ func (p *appender) pump(ctx context.Context, to *target, out *flight.Writer, ack
 				}
 				break
 			}
+			silence.expect()
 			err := out.WriteWithAppMetadata(s.rows, api.JSON(to.metadata(s)))
 			switch {
 			case errors.Is(err, io.EOF): // the node ended the stream: broken will say why, behind the last acks
@@ -337,6 +340,9 @@ func (p *appender) pump(ctx context.Context, to *target, out *flight.Writer, ack
 			s := p.unacked[0]
 			p.unacked = slices.Delete(p.unacked, 0, 1)
 			sent--
+			if silence.heard(); sent > 0 {
+				silence.expect()
+			}
 			progress, p.acked = true, time.Now()
 			s.rows.Release()
 			for _, a := range s.of {

@@ -190,12 +190,12 @@ func (c *Client) copies(ctx context.Context, r BootstrapRequest) ([]*bucketCopy,
 // run reads the rows, then follows the log.
 func (b *bucketCopy) run(ctx context.Context, out chan<- BootstrapBatch) error {
 	for !b.position.Following {
-		if err := b.again(ctx, func(address string) error { return b.rows(ctx, address, out) }); err != nil {
+		if err := b.again(ctx, func() error { return b.rows(ctx, out) }); err != nil {
 			return fmt.Errorf("copy %s, bucket %d: %w", b.r.Table, b.bucket.Bucket.Index, err)
 		}
 	}
 	for ctx.Err() == nil {
-		if err := b.again(ctx, func(address string) error { return b.follow(ctx, address, out) }); err != nil {
+		if err := b.again(ctx, func() error { return b.follow(ctx, out) }); err != nil {
 			return fmt.Errorf("follow %s, bucket %d, from offset %d: %w", b.r.Table, b.bucket.Bucket.Index, b.position.Next, err)
 		}
 	}
@@ -203,7 +203,7 @@ func (b *bucketCopy) run(ctx context.Context, out chan<- BootstrapBatch) error {
 }
 
 // again runs a stream, and again while it may succeed; one that had progress ends it.
-func (b *bucketCopy) again(ctx context.Context, stream func(address string) error) error {
+func (b *bucketCopy) again(ctx context.Context, stream func() error) error {
 	return b.c.retry(ctx, func(turn int) error {
 		if turn > 0 {
 			if err := b.v.refresh(ctx); err != nil {
@@ -211,7 +211,7 @@ func (b *bucketCopy) again(ctx context.Context, stream func(address string) erro
 			}
 		}
 		began := b.sent
-		err := stream(b.v.leader(b.bucket.Bucket))
+		err := stream()
 		if b.sent > began && retriable(err) {
 			return nil // the retry's clock begins again
 		}
@@ -246,7 +246,7 @@ func leading(rec arrow.RecordBatch, n int) arrow.RecordBatch {
 }
 
 // rows reads one stretch: from the last key that is known to the end.
-func (b *bucketCopy) rows(ctx context.Context, address string, out chan<- BootstrapBatch) error {
+func (b *bucketCopy) rows(ctx context.Context, out chan<- BootstrapBatch) error {
 	ticket := api.Ticket{Snapshot: &api.Snapshot{Bucket: b.bucket.Bucket, Columns: b.columns}}
 	known := b.position.Stretches
 	if len(known) > 0 {
@@ -254,7 +254,7 @@ func (b *bucketCopy) rows(ctx context.Context, address string, out chan<- Bootst
 	}
 	var rows *arrow.Schema
 	var offset mink.Offset
-	err := b.c.getSnapshot(ctx, address, ticket, func(s SnapshotBatch) error {
+	err := b.c.getSnapshot(ctx, b.v, b.bucket.Bucket, ticket, func(s SnapshotBatch) error {
 		first := rows == nil
 		rows, offset = s.Record.Schema(), s.LogOffset
 		n := s.Record.NumRows()
@@ -296,9 +296,9 @@ func (b *bucketCopy) reached(known []Stretch, s Stretch) BootstrapPosition {
 }
 
 // follow hands the changes on that the rows have not seen.
-func (b *bucketCopy) follow(ctx context.Context, address string, out chan<- BootstrapBatch) error {
+func (b *bucketCopy) follow(ctx context.Context, out chan<- BootstrapBatch) error {
 	scan := api.Scan{Bucket: b.bucket.Bucket, From: b.position.Next, Columns: b.columns, MinBytes: b.r.MinBytes, MaxWaitMs: b.r.MaxWaitMs}
-	return b.c.follow(ctx, address, scan, func(l Batch) error {
+	return b.c.follow(ctx, b.v, scan, func(l Batch) error {
 		news, err := b.news(l)
 		if err != nil {
 			return err

@@ -23,7 +23,7 @@ func (c *Client) DropDatabase(ctx context.Context, name string, ifExists, cascad
 // ListDatabases lists databases by name.
 func (c *Client) ListDatabases(ctx context.Context) ([]api.Database, error) {
 	var out api.Databases
-	err := c.do(ctx, api.ActionListDatabases, struct{}{}, &out)
+	err := c.ask(ctx, api.ActionListDatabases, struct{}{}, &out)
 	return out.Databases, err
 }
 
@@ -49,21 +49,25 @@ func (c *Client) AlterTable(ctx context.Context, table string, changes json.RawM
 // DescribeTable describes "database.table".
 func (c *Client) DescribeTable(ctx context.Context, table string) (api.Table, error) {
 	var out api.Table
-	err := c.do(ctx, api.ActionDescribeTable, api.Named{Name: table}, &out)
+	err := c.ask(ctx, api.ActionDescribeTable, api.Named{Name: table}, &out)
 	return out, err
 }
 
 // ListTables lists the tables of a database, "" for all.
 func (c *Client) ListTables(ctx context.Context, database string) ([]api.Table, error) {
 	var out api.Tables
-	err := c.do(ctx, api.ActionListTables, api.Named{Name: database}, &out)
+	err := c.ask(ctx, api.ActionListTables, api.Named{Name: database}, &out)
 	return out.Tables, err
 }
 
 // CreatePartition creates a partition by its values in partition-key order.
 func (c *Client) CreatePartition(ctx context.Context, table string, values []string, ifNotExists bool) (api.Partition, error) {
 	var out api.Partition
-	err := c.do(ctx, api.ActionCreatePartition, api.PartitionRequest{Table: table, Values: values, IfNotExists: ifNotExists}, &out)
+	run := c.do
+	if ifNotExists {
+		run = c.ask
+	}
+	err := run(ctx, api.ActionCreatePartition, api.PartitionRequest{Table: table, Values: values, IfNotExists: ifNotExists}, &out)
 	return out, err
 }
 
@@ -76,7 +80,7 @@ func (c *Client) DropPartition(ctx context.Context, table string, values []strin
 // partition keys has one.
 func (c *Client) ListPartitions(ctx context.Context, table string) ([]api.Partition, error) {
 	var out api.Partitions
-	err := c.do(ctx, api.ActionListPartitions, api.Named{Name: table}, &out)
+	err := c.ask(ctx, api.ActionListPartitions, api.Named{Name: table}, &out)
 	for _, p := range out.Partitions {
 		for _, b := range p.Buckets {
 			c.learn(b.Address)
@@ -89,14 +93,14 @@ func (c *Client) ListPartitions(ctx context.Context, table string) ([]api.Partit
 // or a timestamp (RFC 3339, or milliseconds with the suffix "ms").
 func (c *Client) ListOffsets(ctx context.Context, table string, partition []string, at string) ([]api.BucketOffset, error) {
 	var out api.Offsets
-	err := c.do(ctx, api.ActionListOffsets, api.ListOffsets{Table: table, Partition: partition, At: at}, &out)
+	err := c.ask(ctx, api.ActionListOffsets, api.ListOffsets{Table: table, Partition: partition, At: at}, &out)
 	return out.Offsets, err
 }
 
 // InitWriter answers a fresh writer id.
 func (c *Client) InitWriter(ctx context.Context) (api.Writer, error) {
 	var out api.Writer
-	err := c.do(ctx, api.ActionInitWriter, struct{}{}, &out)
+	err := c.ask(ctx, api.ActionInitWriter, struct{}{}, &out)
 	return out, err
 }
 
@@ -111,7 +115,7 @@ func (c *Client) CommitProducer(ctx context.Context, p api.Producer) (api.Produc
 // GetProducer reads a named producer back; ok is false when it never committed
 // or has expired.
 func (c *Client) GetProducer(ctx context.Context, name string) (p api.Producer, ok bool, err error) {
-	err = c.do(ctx, api.ActionGetProducer, api.Named{Name: name}, &p)
+	err = c.ask(ctx, api.ActionGetProducer, api.Named{Name: name}, &p)
 	if errors.Is(err, mink.ErrNotExist) {
 		return api.Producer{}, false, nil
 	}
@@ -121,7 +125,7 @@ func (c *Client) GetProducer(ctx context.Context, name string) (p api.Producer, 
 // DescribeCluster lists the nodes.
 func (c *Client) DescribeCluster(ctx context.Context) (api.Cluster, error) {
 	var out api.Cluster
-	err := c.do(ctx, api.ActionDescribeCluster, struct{}{}, &out)
+	err := c.ask(ctx, api.ActionDescribeCluster, struct{}{}, &out)
 	for _, n := range out.Nodes {
 		if n.Live {
 			c.learn(n.FlightAddress)
@@ -147,12 +151,11 @@ func (c *Client) Stats(ctx context.Context) (api.Stats, error) {
 // Health asks one node, once, whether it serves.
 func (c *Client) Health(ctx context.Context) (api.Health, error) {
 	var out api.Health
-	conn, _, err := c.anyNode(0)
+	answer, err := c.actionAt(ctx, c.nodes(0)[0], api.ActionHealth, struct{}{})
 	if err != nil {
 		return out, err
 	}
-	err = c.doAt(ctx, conn, api.ActionHealth, struct{}{}, &out)
-	return out, err
+	return out, decodeAnswer(api.ActionHealth, answer, &out)
 }
 
 // Check runs an online consistency check.
@@ -188,7 +191,7 @@ func (c *Client) AcceptLoss(ctx context.Context, log api.DamagedLog) (api.LossRe
 func (c *Client) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
 	var report *api.RebalanceReport
 	err := c.retry(ctx, func(turn int) error {
-		conn, _, err := c.anyNode(turn)
+		conn, err := c.at(c.nodes(turn)[0])
 		if err != nil {
 			return err
 		}

@@ -131,7 +131,7 @@ func (c *Client) at(address string) (flight.Client, error) {
 		grpc.WithChainStreamInterceptor(c.streamHeaders),
 		// A node that stands still, or that the network cut off, closes no connection:
 		// a stream to it would wait for ever. Nodes take a ping every 10 s.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.cfg.PingAfter, Timeout: c.cfg.PingTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.cfg.MessageBytesMax), grpc.MaxCallSendMsgSize(c.cfg.MessageBytesMax)),
 	)
 	if err != nil {
@@ -142,61 +142,122 @@ func (c *Client) at(address string) (flight.Client, error) {
 	return l, nil
 }
 
-// A connection with calls on it that was silent for pingAfter is pinged, and dead
-// without an answer within pingTimeout.
-const pingAfter, pingTimeout = 10 * time.Second, 5 * time.Second
-
-// anyNode answers a connection to some node, and its address; turn counts the
-// attempts, so that a retry asks another one.
-func (c *Client) anyNode(turn int) (flight.Client, string, error) {
+// nodes lists the addresses of nodes in the order in which they are to be asked; turn
+// counts the attempts, so that a retry asks another one first.
+func (c *Client) nodes(turn int) []string {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	all := slices.Concat(c.cfg.Bootstrap, c.mu.learned)
-	first := max(slices.Index(all, c.mu.last), 0)
-	c.mu.Unlock()
-	address := all[(first+turn)%len(all)]
-	conn, err := c.at(address)
-	return conn, address, err
+	first := (max(slices.Index(all, c.mu.last), 0) + turn) % len(all)
+	return slices.Concat(all[first:], all[:first])
+}
+
+func (c *Client) answeredBy(address string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.last = address
 }
 
 // do runs one action on some node, again while nodes are away, and decodes its
 // answer into out (nil: ignored).
 func (c *Client) do(ctx context.Context, action string, body, out any) error {
 	return c.retry(ctx, func(turn int) error {
-		conn, address, err := c.anyNode(turn)
+		address := c.nodes(turn)[0]
+		answer, err := c.actionAt(ctx, address, action, body)
 		if err != nil {
 			return err
 		}
-		err = c.doAt(ctx, conn, action, body, out)
-		if err == nil {
-			c.mu.Lock()
-			c.mu.last = address
-			c.mu.Unlock()
-		}
-		return err
+		c.answeredBy(address)
+		return decodeAnswer(action, answer, out)
 	})
 }
 
-func (c *Client) doAt(ctx context.Context, conn flight.Client, action string, body, out any) error {
+// ask is do, for actions that may be done twice: while a node is silent the next is
+// asked beside it.
+func (c *Client) ask(ctx context.Context, action string, body, out any) error {
+	return c.retry(ctx, func(turn int) error {
+		answer, err := c.firstAnswer(ctx, c.nodes(turn), action, body)
+		if err != nil {
+			return err
+		}
+		return decodeAnswer(action, answer, out)
+	})
+}
+
+// firstAnswer asks one node after the other, each LookAfter behind the one before,
+// until one answers or all that were asked have failed.
+func (c *Client) firstAnswer(ctx context.Context, nodes []string, action string, body any) ([]byte, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	type answer struct {
+		of   string
+		body []byte
+		err  error
+	}
+	answers := make(chan answer, len(nodes))
+	asked, failed := 0, 0
+	next := func() {
+		address := nodes[asked]
+		asked++
+		asking.Go(func() {
+			body, err := c.actionAt(ctx, address, action, body)
+			answers <- answer{address, body, err}
+		})
+	}
+	next()
+	silent := time.NewTimer(c.cfg.LookAfter)
+	defer silent.Stop()
+	for {
+		select {
+		case a := <-answers:
+			if a.err == nil {
+				c.answeredBy(a.of)
+				return a.body, nil
+			}
+			if failed++; failed == asked || !retriable(a.err) {
+				return nil, a.err
+			}
+		case <-silent.C:
+			if asked < len(nodes) {
+				next()
+				silent.Reset(c.cfg.LookAfter)
+			}
+		}
+	}
+}
+
+// actionAt runs one action on one node and answers the body, nil when there is none.
+func (c *Client) actionAt(ctx context.Context, address, action string, body any) ([]byte, error) {
+	conn, err := c.at(address)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := conn.DoAction(ctx, &flight.Action{Type: action, Body: api.JSON(body)})
 	if err != nil {
-		return FromStatus(action, err)
+		return nil, FromStatus(action, err)
 	}
 	r, err := s.Recv()
 	if errors.Is(err, io.EOF) {
-		if out == nil {
-			return nil
-		}
-		return fmt.Errorf("%s: the node answered nothing: %w", action, mink.ErrUnknownOutcome)
+		return nil, nil
 	}
 	if err != nil {
-		return FromStatus(action, err)
+		return nil, FromStatus(action, err)
 	}
-	if out == nil {
+	return r.Body, nil
+}
+
+func decodeAnswer(action string, answer []byte, out any) error {
+	switch {
+	case out == nil:
 		return nil
+	case answer == nil:
+		return fmt.Errorf("%s: the node answered nothing: %w", action, mink.ErrUnknownOutcome)
 	}
-	return decode(action, r.Body, out)
+	return decode(action, answer, out)
 }
 
 // eachAt runs one action that answers many bodies.

@@ -22,7 +22,14 @@ type Config struct {
 	// RetryWait is the first pause before a retry; it doubles up to RetryWaitMax,
 	// with jitter. Defaults 50 ms and 2 s.
 	RetryWait, RetryWaitMax time.Duration
-	Logger                  *slog.Logger // nil: silent
+	// LookAfter is how long a node may be silent before others are asked beside it: for
+	// the answer, when they have it too; else who leads the bucket by now. Default 2 s.
+	LookAfter time.Duration
+	// A connection with calls on it that was silent for PingAfter is pinged, and dead
+	// without an answer within PingTimeout. PingAfter is 10 s or more: nodes refuse
+	// pings that come more often. Defaults 10 s and 5 s.
+	PingAfter, PingTimeout time.Duration
+	Logger                 *slog.Logger // nil: silent
 }
 
 // Default is a client of a node on this machine.
@@ -30,6 +37,7 @@ func Default() Config {
 	return Config{
 		Bootstrap: []string{"grpc://127.0.0.1:9123"}, MessageBytesMax: 64 << 20,
 		RetryTimeout: 2 * time.Minute, RetryWait: 50 * time.Millisecond, RetryWaitMax: 2 * time.Second,
+		LookAfter: 2 * time.Second, PingAfter: 10 * time.Second, PingTimeout: 5 * time.Second,
 	}
 }
 
@@ -42,6 +50,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("client: MessageBytesMax is %d, must be 1 MiB or more", c.MessageBytesMax)
 	case c.RetryTimeout < 0 || c.RetryWait <= 0 || c.RetryWaitMax < c.RetryWait:
 		return errors.New("client: RetryTimeout must be 0 or more, RetryWait positive, RetryWaitMax not below it")
+	case c.LookAfter <= 0 || c.PingAfter < 10*time.Second || c.PingTimeout <= 0:
+		return errors.New("client: LookAfter and PingTimeout must be positive, PingAfter 10 s or more")
 	}
 	return nil
 }

@@ -162,16 +162,18 @@ func (p *lane) wrap(err error) error { return FromStatus("lookup in "+p.l.table.
 // session asks on one stream, batch after batch, until it breaks.
 func (p *lane) session(ctx context.Context) (progress bool, err error) {
 	t := p.l.table
-	address := t.leader(p.ref)
-	if address == "" {
+	led := t.bucket(p.ref)
+	if led.Address == "" {
 		return false, fmt.Errorf("lookup in %s: bucket %d has no known leader: %w", t.name, p.ref.Index, mink.ErrUnavailable)
 	}
-	conn, err := t.c.at(address)
+	conn, err := t.c.at(led.Address)
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, silence := t.watch(ctx, led, false)
+	defer silence.end()
+	defer func() { err = silence.why(err) }()
+	silence.expect()
 	x, err := conn.DoExchange(ctx)
 	if err != nil {
 		return false, p.wrap(err)
@@ -191,9 +193,11 @@ func (p *lane) session(ctx context.Context) (progress bool, err error) {
 			case <-p.kick:
 			}
 		}
+		silence.expect()
 		if err := p.ask(out, in); err != nil {
 			return progress, err
 		}
+		silence.heard()
 		progress = true
 	}
 }

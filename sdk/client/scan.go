@@ -100,7 +100,7 @@ func (c *Client) scanBucket(ctx context.Context, v *tableView, cur *cursor, r Sc
 				}
 			}
 			ticket := api.Ticket{Scan: &api.Scan{Bucket: cur.bucket.Bucket, From: cur.next, Until: &cur.until, Columns: r.Columns, Limit: *left}}
-			return c.get(ctx, v.leader(cur.bucket.Bucket), ticket, func(b Batch) error {
+			return c.get(ctx, v, cur.bucket.Bucket, ticket, func(b Batch) error {
 				b.Bucket, b.Partition = cur.bucket.Bucket, cur.partition
 				if r.Limit > 0 {
 					*left -= b.Record.NumRows()
@@ -122,39 +122,52 @@ func (c *Client) scanBucket(ctx context.Context, v *tableView, cur *cursor, r Sc
 	return false, nil
 }
 
-// get runs one DoGet of a log and hands every batch on.
-func (c *Client) get(ctx context.Context, address string, t api.Ticket, each func(Batch) error) error {
-	return c.getRows(ctx, address, t, logBatches(each))
+// get runs one DoGet of a log at the bucket's leader and hands every batch on.
+func (c *Client) get(ctx context.Context, v *tableView, b mink.BucketRef, t api.Ticket, each func(Batch) error) error {
+	return c.getRows(ctx, v, b, t, logBatches(each))
 }
 
-// getRows runs one DoGet and hands every batch on, with its app_metadata.
-func (c *Client) getRows(ctx context.Context, address string, t api.Ticket, each func(arrow.RecordBatch, []byte) error) error {
-	if address == "" {
+// getRows runs one DoGet at the bucket's leader and hands every batch on, with its
+// app_metadata.
+func (c *Client) getRows(ctx context.Context, v *tableView, b mink.BucketRef, t api.Ticket, each func(arrow.RecordBatch, []byte) error) error {
+	return c.atLeader(ctx, v, b, false, func(ctx context.Context, conn flight.Client, s *silence) error {
+		stream, err := conn.DoGet(ctx, &flight.Ticket{Ticket: api.JSON(t)})
+		if err != nil {
+			return FromStatus("", err)
+		}
+		return readBatches(stream, s, each)
+	})
+}
+
+// atLeader runs a stream of one bucket at its leader; an answer is awaited from its
+// beginning on.
+func (c *Client) atLeader(ctx context.Context, v *tableView, b mink.BucketRef, tail bool, stream func(context.Context, flight.Client, *silence) error) error {
+	led := v.bucket(b)
+	if led.Address == "" {
 		return fmt.Errorf("no known leader: %w", mink.ErrUnavailable)
 	}
-	conn, err := c.at(address)
+	conn, err := c.at(led.Address)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s, err := conn.DoGet(ctx, &flight.Ticket{Ticket: api.JSON(t)})
-	if err != nil {
-		return FromStatus("", err)
-	}
-	return readBatches(s, each)
+	ctx, s := v.watch(ctx, led, tail)
+	defer s.end()
+	s.expect()
+	return s.why(stream(ctx, conn, s))
 }
 
-func readBatches(s flight.DataStreamReader, each func(arrow.RecordBatch, []byte) error) error {
-	r, err := flight.NewRecordReader(s, ipc.WithDelayReadSchema(true))
+func readBatches(from flight.DataStreamReader, s *silence, each func(arrow.RecordBatch, []byte) error) error {
+	r, err := flight.NewRecordReader(from, ipc.WithDelayReadSchema(true))
 	if err != nil {
 		return FromStatus("", err)
 	}
 	defer r.Release()
 	for r.Next() {
+		s.heard() // the caller takes its time
 		if err := each(r.RecordBatch(), r.LatestAppMetadata()); err != nil {
 			return err
 		}
+		s.expect()
 	}
 	if err := r.Err(); err != nil && !errors.Is(err, io.EOF) {
 		return FromStatus("", err)
@@ -322,7 +335,7 @@ func (c *Client) tailBucket(ctx context.Context, v *tableView, cur *cursor, r Ta
 				}
 			}
 			began := cur.next
-			err := c.follow(ctx, v.leader(cur.bucket.Bucket), api.Scan{
+			err := c.follow(ctx, v, api.Scan{
 				Bucket: cur.bucket.Bucket, From: cur.next, Columns: r.Columns, MinBytes: r.MinBytes, MaxWaitMs: r.MaxWaitMs,
 			}, func(b Batch) error {
 				b.Bucket, b.Partition = cur.bucket.Bucket, cur.partition
@@ -348,26 +361,19 @@ func (c *Client) tailBucket(ctx context.Context, v *tableView, cur *cursor, r Ta
 	return ctx.Err()
 }
 
-// follow runs one DoExchange tail.
-func (c *Client) follow(ctx context.Context, address string, s api.Scan, each func(Batch) error) error {
-	if address == "" {
-		return fmt.Errorf("no known leader: %w", mink.ErrUnavailable)
-	}
-	conn, err := c.at(address)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	x, err := conn.DoExchange(ctx)
-	if err != nil {
-		return FromStatus("", err)
-	}
-	err = x.Send(&flight.FlightData{
-		FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Exchange{Scan: &s})},
+// follow runs one DoExchange tail at the bucket's leader.
+func (c *Client) follow(ctx context.Context, v *tableView, scan api.Scan, each func(Batch) error) error {
+	return c.atLeader(ctx, v, scan.Bucket, true, func(ctx context.Context, conn flight.Client, s *silence) error {
+		x, err := conn.DoExchange(ctx)
+		if err != nil {
+			return FromStatus("", err)
+		}
+		err = x.Send(&flight.FlightData{
+			FlightDescriptor: &flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Exchange{Scan: &scan})},
+		})
+		if err != nil && !errors.Is(err, io.EOF) {
+			return FromStatus("", err)
+		}
+		return readBatches(x, s, logBatches(each))
 	})
-	if err != nil && !errors.Is(err, io.EOF) {
-		return FromStatus("", err)
-	}
-	return readBatches(x, logBatches(each))
 }

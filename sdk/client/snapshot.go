@@ -89,7 +89,7 @@ func (c *Client) snapshotBucket(ctx context.Context, v *tableView, t snapshotTic
 				return err
 			}
 		}
-		err := c.getSnapshot(ctx, v.leader(t.bucket.Bucket), t.ticket(*left), func(b SnapshotBatch) error {
+		err := c.getSnapshot(ctx, v, t.bucket.Bucket, t.ticket(*left), func(b SnapshotBatch) error {
 			b.Bucket, b.Partition = t.bucket.Bucket, t.partition
 			if r.Limit > 0 {
 				*left -= b.Record.NumRows()
@@ -119,9 +119,9 @@ type brokenOff struct{ err error }
 
 func (b brokenOff) Error() string { return b.err.Error() }
 
-// getSnapshot runs one DoGet of rows.
-func (c *Client) getSnapshot(ctx context.Context, address string, t api.Ticket, each func(SnapshotBatch) error) error {
-	return c.getRows(ctx, address, t, func(rec arrow.RecordBatch, metadata []byte) error {
+// getSnapshot runs one DoGet of rows at the bucket's leader.
+func (c *Client) getSnapshot(ctx context.Context, v *tableView, b mink.BucketRef, t api.Ticket, each func(SnapshotBatch) error) error {
+	return c.getRows(ctx, v, b, t, func(rec arrow.RecordBatch, metadata []byte) error {
 		var m api.SnapshotMetadata
 		if err := decode("read", metadata, &m); err != nil {
 			return err

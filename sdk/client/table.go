@@ -222,16 +222,17 @@ func (v *tableView) forget(id mink.PartitionID) {
 	maps.DeleteFunc(v.mu.partitions, func(_ string, p api.Partition) bool { return p.ID == id })
 }
 
-// leader is the last known leader of a bucket; "" when none is known.
-func (v *tableView) leader(ref mink.BucketRef) string {
+// bucket is a bucket with the leader that was known last, whose Address is "" when
+// none is.
+func (v *tableView) bucket(ref mink.BucketRef) api.Bucket {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, p := range v.mu.partitions {
 		if p.ID == ref.Partition && int(ref.Index) < len(p.Buckets) {
-			return p.Buckets[ref.Index].Address
+			return p.Buckets[ref.Index]
 		}
 	}
-	return ""
+	return api.Bucket{Bucket: ref}
 }
 
 // buckets lists the table's buckets in the order of partition values, then

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,7 @@ type Cluster struct {
 	log     *memlog.Log
 	store   *memstore.Store
 	landing sync.WaitGroup // requests of nodes on their way
+	dir     string
 	view    *metalog.Replica
 	nodes   []*Node
 	ended   []*process // killed or stopped, perhaps not gone yet
@@ -94,7 +96,7 @@ func Start(t testing.TB, n int, opts ...Option) *Cluster {
 	t.Helper()
 	out := &output{t: t}
 	c := &Cluster{
-		t: t, log: memlog.New(), store: memstore.New(memstore.Config{}),
+		t: t, dir: t.TempDir(), log: memlog.New(), store: memstore.New(memstore.Config{}),
 		logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	for _, o := range opts {
@@ -193,6 +195,12 @@ func (c *Cluster) LeaseHolder() int { return int(c.View().Lease().Node) }
 // given. It is closed with the test, if not before.
 func (c *Cluster) Client(t testing.TB, ids ...int) *client.Client {
 	t.Helper()
+	return c.ClientWith(t, func(*client.Config) {}, ids...)
+}
+
+// ClientWith is Client with another configuration.
+func (c *Cluster) ClientWith(t testing.TB, change func(*client.Config), ids ...int) *client.Client {
+	t.Helper()
 	cfg := client.Default()
 	cfg.Bootstrap, cfg.RetryTimeout = nil, waitMax
 	for _, n := range c.nodes {
@@ -203,6 +211,7 @@ func (c *Cluster) Client(t testing.TB, ids ...int) *client.Client {
 	for _, id := range ids {
 		cfg.Bootstrap = append(cfg.Bootstrap, c.Node(id).Flight)
 	}
+	change(&cfg)
 	cl, err := client.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -212,8 +221,13 @@ func (c *Cluster) Client(t testing.TB, ids ...int) *client.Client {
 }
 
 func (c *Cluster) config(id int) server.Config {
+	c.t.Helper()
 	n, cfg := c.Node(id), server.DefaultConfig()
-	cfg.NodeID, cfg.DataDir = int32(id), c.t.TempDir()
+	var err error
+	if cfg.DataDir, err = os.MkdirTemp(c.dir, fmt.Sprintf("node-%d-", id)); err != nil {
+		c.t.Fatal(err)
+	}
+	cfg.NodeID = int32(id)
 	cfg.Listen, cfg.KafkaListen, cfg.HTTPListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Advertise, cfg.KafkaAdvertise = n.Flight, n.Kafka
 	cfg.LeaseTTL, cfg.CoordinatorTick = units.Duration(3*time.Second), units.Duration(250*time.Millisecond)
