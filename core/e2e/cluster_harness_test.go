@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,7 @@ type trio struct {
 	store    *cloudtest.Server
 	nodes    []*member
 	children []int // processes that nodes started, as far as they were looked for
+	clients  diary // what the clients say that they do
 }
 
 // member is one node of a trio.
@@ -184,6 +186,7 @@ func (c *trio) client() *client.Client {
 	cfg := client.Default()
 	cfg.Bootstrap, _ = c.bootstrap()
 	cfg.RetryTimeout = 5 * time.Minute // a machine that is ten times slower
+	cfg.Logger = slog.New(slog.NewTextHandler(&c.clients, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	cl, err := client.New(cfg)
 	if err != nil {
 		c.t.Fatal(err)
@@ -198,6 +201,7 @@ func (c *trio) franz(opts ...kgo.Opt) *kgo.Client {
 	k, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(100 * time.Millisecond),
 		kgo.DialTimeout(3 * time.Second), kgo.ProduceRequestTimeout(5 * time.Second), kgo.RequestTimeoutOverhead(5 * time.Second),
+		kgo.WithLogger(c.clients.franz()),
 	}, opts...)...)
 	if err != nil {
 		c.t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ type pulse struct {
 	mu     sync.Mutex
 	last   time.Time
 	gap    time.Duration // longest since reset
+	begun  time.Time     // of gap
 	failed error
 }
 
@@ -39,7 +41,9 @@ func (p *pulse) beat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.gap = max(p.gap, now.Sub(p.last))
+	if gap := now.Sub(p.last); gap > p.gap {
+		p.gap, p.begun = gap, p.last
+	}
 	p.last = now
 }
 
@@ -58,10 +62,13 @@ func (p *pulse) reset() {
 	p.gap, p.last = 0, time.Now()
 }
 
-func (p *pulse) longest() time.Duration {
+func (p *pulse) longest() (gap time.Duration, begun time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return max(p.gap, time.Since(p.last))
+	if now := time.Since(p.last); now > p.gap {
+		return now, p.last
+	}
+	return p.gap, p.begun
 }
 
 // since reports whether an acknowledgement came after at, and the first error.
@@ -490,21 +497,23 @@ func (l *load) goesOn(what string) {
 	l.t.Helper()
 	at := time.Now()
 	for deadline := at.Add(soon); ; time.Sleep(20 * time.Millisecond) {
-		late := ""
+		var late []string
 		for _, p := range l.pulses() {
 			ok, err := p.since(at)
 			if err != nil {
+				l.c.keep(what, at)
 				l.t.Fatalf("%s: a client sees a failure: %v", what, err)
 			}
 			if !ok {
-				late = p.name
+				late = append(late, p.name)
 			}
 		}
-		if late == "" {
+		if len(late) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			l.t.Fatalf("%s: %s has had no acknowledgement for %s", what, late, soon)
+			l.c.keep(what, at)
+			l.t.Fatalf("%s: no acknowledgement for %s: %s", what, soon, strings.Join(late, "; "))
 		}
 	}
 }
@@ -519,13 +528,15 @@ func (l *load) during(what string, fault func()) time.Duration {
 	fault()
 	l.goesOn(what)
 	var worst time.Duration
-	name := ""
+	var since time.Time
+	var who *pulse
 	for _, p := range l.writers() {
-		if gap := p.longest(); gap > worst {
-			worst, name = gap, p.name
+		if gap, begun := p.longest(); gap > worst {
+			worst, since, who = gap, begun, p
 		}
 	}
-	l.t.Logf("%s: unavailable for at most %.1f s (%s)", what, worst.Seconds(), name)
+	l.t.Logf("%s: unavailable for at most %.1f s (%s)", what, worst.Seconds(), who.name)
+	l.c.explain(what, who, worst, since)
 	return worst
 }
 

@@ -24,6 +24,9 @@ type Backend interface {
 	View() *cluster.State
 	WaitApplied(ctx context.Context, index uint64) error
 	Self() (mink.NodeID, mink.NodeEpoch)
+	// Lease is this node's epoch while nobody can have been put in its place without
+	// its knowing, and its view is no older than a lease; else mink.ErrUnavailable.
+	Lease() (mink.NodeEpoch, error)
 	// Log is the open log of a bucket that this node leads. Errors:
 	// *mink.NotLeaderError, mink.ErrUnavailable while it opens, mink.ErrNotExist.
 	Log(mink.BucketRef) (Log, error)

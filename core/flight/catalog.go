@@ -166,7 +166,20 @@ func (s *service) dropPartition(ctx context.Context, b api.PartitionRequest) (an
 	return nothing{}, s.backend.DropPartition(ctx, t.ID, p.ID, b.IfExists)
 }
 
+// mayName refuses to name leaders without a live lease: a node that is cut off from the
+// metadata names those of before, itself among them, for as long as that lasts. Who asks
+// it finds another node.
+func (s *service) mayName() error {
+	if _, err := s.backend.Lease(); err != nil {
+		return fmt.Errorf("the leaders of now are not known here: %w", err)
+	}
+	return nil
+}
+
 func (s *service) listPartitions(_ context.Context, b api.Named) (any, error) {
+	if err := s.mayName(); err != nil {
+		return nil, err
+	}
 	view := s.backend.View()
 	t, err := tableNamed(view, b.Name)
 	if err != nil {

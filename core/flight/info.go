@@ -135,6 +135,9 @@ func (s *service) readCommand(d *flight.FlightDescriptor) (api.Command, *cluster
 // ticket that reads up to the high watermark of now however often it is used, or the
 // rows as of when it is used.
 func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	if err := s.mayName(); err != nil {
+		return nil, err
+	}
 	c, t, err := s.readCommand(d)
 	if err != nil {
 		return nil, err

@@ -42,6 +42,8 @@ func (b flightBackend) WaitApplied(ctx context.Context, index uint64) error {
 
 func (b flightBackend) Self() (mink.NodeID, mink.NodeEpoch) { return b.node().Self() }
 
+func (b flightBackend) Lease() (mink.NodeEpoch, error) { return b.node().Lease() }
+
 func (b flightBackend) Log(ref mink.BucketRef) (flight.Log, error) {
 	l, err := b.node().Log(ref)
 	if err != nil {
