@@ -201,8 +201,8 @@ type bucketUnit struct {
 	p   Pending
 }
 
-func (u *bucketUnit) append(_ context.Context, last bool) error {
-	p, err := u.of.log.AppendArrow(u.req)
+func (u *bucketUnit) append(ctx context.Context, last bool) error {
+	p, err := u.of.service.appendArrow(ctx, u.of.log, u.req)
 	if err != nil {
 		if !last && errors.Is(err, mink.ErrThrottled) {
 			return errLater
@@ -213,6 +213,19 @@ func (u *bucketUnit) append(_ context.Context, last bool) error {
 	u.p, u.req.Metadata, u.req.Body = p, nil, nil
 	return nil
 }
+
+// appendArrow appends a batch to a log, which unpacks it to check it and stores it as it
+// came.
+func (s *service) appendArrow(ctx context.Context, log Log, a tablet.ArrowAppend) (Pending, error) {
+	give, err := s.inflate.Take(ctx, a.Metadata, a.Body)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	return log.AppendArrow(a)
+}
+
+func (u *bucketUnit) drop() {}
 
 func (u *bucketUnit) pending() <-chan struct{} { return unlessDone(u.p) }
 

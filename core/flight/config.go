@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -42,6 +43,9 @@ type Config struct {
 	ForwardStreamsMax int
 	// ForwardIdle is how long such a stream stays open without rows. Default 1 m.
 	ForwardIdle time.Duration
+	// Inflation bounds the compressed batches of puts that are unpacked at a time. nil:
+	// one of this server alone, as tablet.DefaultInflation.
+	Inflation *tablet.Inflation
 	// AppliedWait is how long a call waits for mink-min-applied-index. Default 10 s.
 	AppliedWait time.Duration
 	// TailWaitMax bounds max_wait_ms of a tail. Default 1 m.

@@ -151,7 +151,7 @@ type farPart struct {
 	deletes      bool
 	// halves cuts it in two, when its changes do not fit into one batch of the
 	// changelog; nil: it cannot be cut.
-	halves func(header, body []byte, rows int64) ([]putPart, error)
+	halves cutter
 	done   chan struct{}
 	lane   *lane
 	since  time.Time
@@ -161,6 +161,7 @@ type farPart struct {
 	doubt    bool     // it was sent once, and what came of it is not known
 	of       *farPart // it is a half of it
 	left     int      // halves without an outcome
+	give     func()   // gives back the room of the halves; nil: there are none
 
 	result tablet.AppendResult // after done
 	err    error
@@ -173,6 +174,9 @@ func (p *farPart) size() int                            { return len(p.header) +
 // finish gives the part its outcome.
 func (p *farPart) finish(res tablet.AppendResult, err error) {
 	if p.of == nil {
+		if p.give != nil {
+			p.give()
+		}
 		p.lane.of.freed(p.lane, p.size())
 		p.result, p.err, p.header, p.body = res, err, nil, nil
 		close(p.done)
@@ -319,9 +323,13 @@ func (l *lane) refused(err error) {
 	fenced := errors.Is(err, mink.ErrFenced) || errors.Is(err, mink.ErrOutOfOrder)
 	l.writer = 0 // what follows has another number now
 	if errors.Is(err, mink.ErrTooLarge) && !p.doubt && p.halves != nil && p.rows > 1 {
-		if cut, cerr := p.halves(p.header, p.body, p.rows); cerr == nil {
-			l.unacked = slices.Replace(l.unacked, 0, 1, p.cutInto(cut)...)
+		cut, give, cerr := p.halves(l.of.ctx, p.header, p.body, p.rows)
+		if cerr == nil {
+			l.unacked = slices.Replace(l.unacked, 0, 1, p.cutInto(cut, give)...)
 			return
+		}
+		if errors.Is(cerr, mink.ErrThrottled) {
+			err = cerr
 		}
 	}
 	if p.doubt || fenced {
@@ -338,12 +346,14 @@ func (l *lane) refused(err error) {
 	})
 }
 
-func (p *farPart) cutInto(cut []putPart) []*farPart {
+func (p *farPart) cutInto(cut []putPart, give func()) []*farPart {
 	whole := p
 	if p.of != nil {
 		whole = p.of
 		whole.left--
+		give() // halves of halves take none
 	} else {
+		whole.give = give
 		whole.result = tablet.AppendResult{First: -1, Last: -1}
 	}
 	out := make([]*farPart, len(cut))

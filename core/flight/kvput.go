@@ -134,12 +134,13 @@ func sentLayout(all, stored *schema.Schema, as *arrow.Schema) (*arrowipc.Layout,
 }
 
 // halve splits a part whose changes do not fit into one batch of the changelog.
-func (u *putUnit) halve(i int) error {
+func (u *putUnit) halve(ctx context.Context, i int) error {
 	part := u.parts[i]
-	halves, err := u.of.halves(part.header, part.body, part.rows)
+	halves, give, err := u.of.halves(ctx, part.header, part.body, part.rows)
 	if err != nil {
 		return err
 	}
+	u.holds(give)
 	for k := range halves {
 		halves[k].bucket = part.bucket
 	}
@@ -147,8 +148,22 @@ func (u *putUnit) halve(i int) error {
 	return nil
 }
 
-// halves cuts rows that are stored as a part in two. Safe for concurrent use.
-func (t *tablePut) halves(header, body []byte, n int64) ([]putPart, error) {
+// cutter cuts rows that are stored as a part in two. Call give when the halves are not
+// needed any more. Safe for concurrent use.
+type cutter func(ctx context.Context, header, body []byte, rows int64) (halves []putPart, give func(), err error)
+
+// halves is a cutter.
+func (t *tablePut) halves(ctx context.Context, header, body []byte, n int64) (halves []putPart, give func(), err error) {
+	if give, err = t.service.inflate.Take(ctx, header, body); err != nil {
+		return nil, nil, err
+	}
+	if halves, err = t.cut(header, body, n); err != nil {
+		give()
+	}
+	return halves, give, err
+}
+
+func (t *tablePut) cut(header, body []byte, n int64) ([]putPart, error) {
 	layout := t.rows.put.layout
 	if t.rows.asSent {
 		layout = t.rows.sent
@@ -295,7 +310,7 @@ func (b *bucketPut) plan(view *cluster.State, t *cluster.Table, as *arrow.Schema
 }
 
 // prepare makes a put of a message, whose keys it looks at only.
-func (b *bucketPut) prepare(_ context.Context, m *flight.FlightData) (unit, error) {
+func (b *bucketPut) prepare(ctx context.Context, m *flight.FlightData) (unit, error) {
 	rows, err := b.service.batchRows(m, b.to.Bucket)
 	if err != nil {
 		return nil, fmt.Errorf("put: %w", err)
@@ -310,7 +325,7 @@ func (b *bucketPut) prepare(_ context.Context, m *flight.FlightData) (unit, erro
 		return u, nil
 	}
 	u.req.Metadata, u.req.Body = m.DataHeader, m.DataBody
-	if err := b.check(m); err != nil {
+	if err := b.check(ctx, m); err != nil {
 		return nil, fmt.Errorf("put into table %s: %w", b.table.Descriptor.Name(), err)
 	}
 	return u, nil
@@ -358,7 +373,12 @@ func (b *bucketPut) metadata(body []byte, req *kv.Put) error {
 
 // check refuses rows that belong to other buckets: a key that lies in two would have
 // two rows.
-func (b *bucketPut) check(m *flight.FlightData) error {
+func (b *bucketPut) check(ctx context.Context, m *flight.FlightData) error {
+	give, err := b.service.inflate.Take(ctx, m.DataHeader, m.DataBody)
+	if err != nil {
+		return err
+	}
+	defer give()
 	if _, err := b.checker.Check(b.layout, m.DataHeader, m.DataBody); err != nil {
 		return err
 	}
@@ -389,6 +409,8 @@ func (u *kvUnit) append(ctx context.Context, last bool) error {
 	u.p, u.req.Metadata, u.req.Body, u.req.Changes = p, nil, nil, nil
 	return nil
 }
+
+func (u *kvUnit) drop() {}
 
 func (u *kvUnit) pending() <-chan struct{} { return unlessDone(u.p) }
 

@@ -14,6 +14,8 @@ type unit interface {
 	// append hands over what was not yet. errLater: call it again in a moment; not
 	// when it was told that this is the last time.
 	append(ctx context.Context, last bool) error
+	// drop gives up what append has not handed over.
+	drop()
 	// pending is closed when there may be news; nil: the outcome is known.
 	pending() <-chan struct{}
 	// answer acknowledges; an error ends the stream.
@@ -46,6 +48,7 @@ type pump struct {
 func (p *pump) run(ctx context.Context) error {
 	p.retry = time.NewTimer(time.Hour)
 	defer p.retry.Stop()
+	defer p.drop()
 	stopping := p.service.stopping
 	for {
 		for len(p.queue) > 0 && p.queue[0].pending() == nil {
@@ -71,7 +74,7 @@ func (p *pump) run(ctx context.Context) error {
 		case <-stopping:
 			stopping = nil
 			p.end(errStopping)
-			p.held = nil // was not appended
+			p.drop() // was not appended
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -118,8 +121,15 @@ func (p *pump) append(ctx context.Context) {
 	case errors.Is(err, errLater):
 		p.retry.Reset(throttlePause)
 	default:
-		p.held = nil
+		p.drop()
 		p.end(err)
+	}
+}
+
+func (p *pump) drop() {
+	if p.held != nil {
+		p.held.drop()
+		p.held = nil
 	}
 }
 

@@ -133,15 +133,29 @@ type putPart struct {
 }
 
 type putUnit struct {
-	of    *tablePut
-	rows  int64
-	parts []putPart
-	next  int // first part that was not appended
-	known int // parts before it have an outcome
+	of     *tablePut
+	rows   int64
+	asSent bool // parts are the client's bytes
+	parts  []putPart
+	next   int // first part that was not appended
+	known  int // parts before it have an outcome
+
+	give []func() // of the room that the parts' rows take
+}
+
+// holds says that parts hold rows that were unpacked.
+func (u *putUnit) holds(give func()) { u.give = append(u.give, give) }
+
+func (u *putUnit) drop() {
+	for _, give := range u.give {
+		give()
+	}
+	u.give = nil
 }
 
 // prepare splits a batch. A batch that goes to one bucket whole, column for
-// column, keeps its bytes.
+// column, keeps its bytes; the rows of others are held unpacked until every part was
+// handed over.
 func (t *tablePut) prepare(ctx context.Context, m *flight.FlightData) (unit, error) {
 	if len(m.DataHeader) == 0 {
 		return nil, nil // metadata alone: nothing to write
@@ -149,11 +163,28 @@ func (t *tablePut) prepare(ctx context.Context, m *flight.FlightData) (unit, err
 	if err := t.service.checkSize(m); err != nil {
 		return nil, err
 	}
+	give, err := t.service.inflate.Take(ctx, m.DataHeader, m.DataBody)
+	if err != nil {
+		return nil, fmt.Errorf("put into table %s: %w", t.table.Descriptor.Name(), err)
+	}
+	u, err := t.split(ctx, m)
+	if err != nil || u.asSent {
+		give()
+	} else {
+		u.holds(give)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+func (t *tablePut) split(ctx context.Context, m *flight.FlightData) (*putUnit, error) {
 	info, err := t.checker.Check(t.rows.sent, m.DataHeader, m.DataBody)
 	if err != nil {
 		return nil, fmt.Errorf("put into table %s: %w", t.table.Descriptor.Name(), err)
 	}
-	u := &putUnit{of: t, rows: info.Rows}
+	u := &putUnit{of: t, rows: info.Rows, asSent: true}
 	if info.Rows == 0 {
 		return u, nil
 	}
@@ -181,8 +212,9 @@ func (t *tablePut) prepare(ctx context.Context, m *flight.FlightData) (unit, err
 	if len(parts) > t.service.cfg.PartsMax {
 		return nil, fmt.Errorf("put into table %s: a batch touches %d buckets, at most %d are written at once; sort or split it: %w", d.Name(), len(parts), t.service.cfg.PartsMax, mink.ErrTooLarge)
 	}
+	u.asSent = asSent && len(parts) == 1
 	for _, p := range parts {
-		if asSent && len(parts) == 1 {
+		if u.asSent {
 			err = u.add(ctx, p, info.Rows, m.DataHeader, m.DataBody)
 		} else {
 			err = u.encode(ctx, p, p.Rows)
@@ -277,7 +309,7 @@ func (u *putUnit) append(ctx context.Context, last bool) error {
 				return errLater
 			}
 			if u.of.rows.put != nil && errors.Is(err, mink.ErrTooLarge) && part.rows > 1 {
-				if err = u.halve(u.next); err == nil {
+				if err = u.halve(ctx, u.next); err == nil {
 					continue
 				}
 			}
@@ -288,6 +320,7 @@ func (u *putUnit) append(ctx context.Context, last bool) error {
 		part.header, part.body = nil, nil
 		u.next++
 	}
+	u.drop()
 	return nil
 }
 
@@ -328,15 +361,16 @@ func (t *tablePut) handHere(ctx context.Context, part *putPart) (Pending, error)
 	if t.rows.put != nil {
 		return t.service.putKV(ctx, part.bucket, t.rows.put.request(t.rows.schema.ID, part))
 	}
-	log, err := t.service.backend.Log(part.bucket)
+	s := t.service
+	log, err := s.backend.Log(part.bucket)
 	var p Pending
 	if err == nil {
-		p, err = log.AppendArrow(tablet.ArrowAppend{
+		p, err = s.appendArrow(ctx, log, tablet.ArrowAppend{
 			SchemaID: t.rows.schema.ID, Metadata: part.header, Body: part.body, Count: int32(part.rows), WriterID: mink.NoWriter,
 		})
 	}
 	if err != nil {
-		return nil, t.service.leaderError(part.bucket, err)
+		return nil, s.leaderError(part.bucket, err)
 	}
 	return p, nil
 }

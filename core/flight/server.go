@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/mink-project/mink/core/peers"
+	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -41,6 +42,7 @@ type service struct {
 	actions []action
 	peers   *peers.Pool // nil: nothing is sent on
 	lanes   *forwards   // of puts; nil without peers
+	inflate *tablet.Inflation
 
 	turn      atomic.Uint32  // of tables whose batches take turns among buckets
 	receivers sync.WaitGroup // goroutines that read a call's messages
@@ -68,7 +70,10 @@ func New(cfg Config, backend Backend, metrics Metrics, logger *slog.Logger, opti
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	sv := &service{cfg: cfg, backend: backend, metrics: metrics, log: logger, stopping: make(chan struct{})}
+	sv := &service{cfg: cfg, backend: backend, metrics: metrics, log: logger, stopping: make(chan struct{}), inflate: cfg.Inflation}
+	if sv.inflate == nil {
+		sv.inflate = tablet.DefaultInflation()
+	}
 	sv.actions = sv.actionTable()
 	for _, o := range options {
 		o(sv)

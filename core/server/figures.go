@@ -31,6 +31,10 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 		{Name: "mink_refused_batches", Help: "Appended batches that failed their checks, since their buckets were opened here.", Value: refused},
 		{Name: "mink_wal_damaged_slots", Help: "Write-ahead objects that keep a log from being recovered, as the coordinator's node sees it.", Value: p.damagedSlots()},
 	}
+	unpacked := p.inflation.Stats()
+	out = append(out,
+		ops.Figure{Name: "mink_flight_unpacked_bytes", Help: "What compressed batches of writers take now, unpacked.", Value: float64(unpacked.Taken)},
+		ops.Figure{Name: "mink_flight_unpacked_waiting", Help: "Compressed batches that wait to be unpacked.", Value: float64(unpacked.Waiting)})
 	out = append(out, engineFigures(s.Engine)...)
 	for _, l := range loops {
 		out = append(out, loopFigures(l)...)

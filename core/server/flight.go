@@ -19,6 +19,7 @@ func openFlight(ctx context.Context, cfg Config, p *parts, metrics flight.Metric
 	c := flight.Default()
 	c.Listen, c.ClusterID, c.Version = cfg.Listen, cfg.ClusterID, Version
 	c.MessageBytesMax = int(cfg.MessageBytesMax)
+	c.Inflation = p.inflation
 	s, err := flight.New(c, flightBackend{p}, metrics, logger, flight.WithPeers(p.peers))
 	if err != nil {
 		return nil, err

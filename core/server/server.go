@@ -27,6 +27,7 @@ import (
 	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/core/stream"
+	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
@@ -62,6 +63,7 @@ type parts struct {
 	kafka       *kafka.Server // nil once it runs
 	flight      *flight.Server
 	peers       *peers.Pool
+	inflation   *tablet.Inflation // of Flight's puts
 	http        net.Listener
 	addresses   Addresses // bound
 }
@@ -96,7 +98,7 @@ func RunOn(ctx context.Context, cfg Config, given Given, logger *slog.Logger, re
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	p := &parts{cfg: cfg, given: given, logger: logger}
+	p := &parts{cfg: cfg, given: given, logger: logger, inflation: inflation()}
 	if err := p.open(ctx); err != nil {
 		return errors.Join(err, p.close())
 	}
@@ -242,6 +244,11 @@ func (p *parts) askRelease(ctx context.Context, leader cluster.Node, ref mink.Bu
 	return p.peers.Action(ctx, leader, api.ActionReleaseBucket, api.ReleaseBucket{Bucket: ref, To: to}, nil)
 }
 
+// inflation is what compressed batches of writers may take while they are unpacked.
+func inflation() *tablet.Inflation {
+	return tablet.NewInflation(min(max(memoryLimit()/8, 32<<20), 256<<20), 10*time.Second)
+}
+
 // kvShared is what the stores of primary-key buckets may take of this machine.
 func (p *parts) kvShared() kv.SharedConfig {
 	c := kv.DefaultShared()
@@ -251,6 +258,7 @@ func (p *parts) kvShared() kv.SharedConfig {
 	}
 	c.CompactionsMax = max(runtime.GOMAXPROCS(0)/2, 1)
 	c.PendingBytesMax = min(c.PendingBytesMax, memoryLimit()/16)
+	c.Inflation = p.inflation
 	return c
 }
 

@@ -219,6 +219,67 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
+// What a message says that it expands to is what its checker and its decoder take: with
+// a byte less they refuse it.
+func TestPlainSize(t *testing.T) {
+	l := layoutOf(t, every)
+	rapid.Check(t, func(rt *rapid.T) {
+		rows := drawRows(rt, every, draw(rt, rapid.SampledFrom([]int{0, 1, 70})))
+		defer rows.Release()
+		name := draw(rt, rapid.SampledFrom([]string{"plain", "lz4", "zstd"}))
+		meta, body, err := Encode(rows, compressions[name]...)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		n, err := PlainSize(meta, body)
+		if err != nil || name == "plain" && n != 0 || name != "plain" && n == 0 && rows.NumRows() > 0 {
+			rt.Fatal(name, n, err)
+		}
+		if _, err := NewChecker(int(n)).Check(l, meta, body); err != nil {
+			rt.Fatal(name, err)
+		}
+		got, err := NewDecoder(int(n)).Decode(l, meta, body, nil)
+		if err != nil {
+			rt.Fatal(name, err)
+		}
+		got.Release()
+		if n == 0 || rows.NumRows() == 0 {
+			return
+		}
+		var bad *record.BatchError
+		if _, err := NewChecker(int(n)-1).Check(l, meta, body); !errors.As(err, &bad) || bad.Kind != record.KindTooLarge {
+			rt.Fatal(name, err)
+		}
+	})
+}
+
+// Lengths that make no sense are the checker's to refuse, and add nothing to the size.
+func TestPlainSizeOfForged(t *testing.T) {
+	f := newForge(t, ipc.WithZstd())
+	whole, err := PlainSize(f.bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := int64(binary.LittleEndian.Uint64(f.data(1)))
+	for _, length := range []int64{-1, -2, math.MinInt64} {
+		binary.LittleEndian.PutUint64(f.data(1), uint64(length))
+		if n, err := PlainSize(f.bytes()); n != whole-said || err != nil {
+			t.Fatal(length, n, err)
+		}
+	}
+	for _, k := range []int{1, 3} {
+		binary.LittleEndian.PutUint64(f.data(k), math.MaxInt64)
+	}
+	if n, err := PlainSize(f.bytes()); n != math.MaxInt64 || err != nil {
+		t.Fatal(n, err)
+	}
+	f.setBuffer(1, 8, 1<<62)
+	f.setBuffer(3, 0, 4)
+	if n, err := PlainSize(f.bytes()); n < 0 || n >= whole || err != nil {
+		t.Fatal(n, err)
+	}
+}
+
 func TestUnsupportedTypes(t *testing.T) {
 	for _, typ := range []arrow.DataType{
 		&arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: arrow.BinaryTypes.String},

@@ -3,6 +3,7 @@ package arrowipc
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -202,6 +203,32 @@ func Rows(metadata []byte) (int64, error) {
 		return 0, bad
 	}
 	return m.rows, nil
+}
+
+// PlainSize answers how many bytes the compressed buffers of a message say they expand
+// to, which is what Check and Decode take for it: 0 for a message without compression.
+// It looks at no more than the lengths; what is wrong with them Check says. Only a
+// damaged flatbuffer is an error, a *record.BatchError.
+func PlainSize(metadata, body []byte) (int64, error) {
+	m, bad := parseMessage(metadata)
+	if bad != nil {
+		return 0, bad
+	}
+	if m.codec == codecNone {
+		return 0, nil
+	}
+	sum := int64(0)
+	for k := range len(m.buffers) / structSize {
+		raw, bad := cut(&m, k, body)
+		if bad != nil {
+			continue
+		}
+		n, _, bad := plainSize(raw, math.MaxInt)
+		if bad == nil && n > 0 {
+			sum += min(int64(n), math.MaxInt64-sum)
+		}
+	}
+	return sum, nil
 }
 
 // Cut is a message with some of a message's columns. Body lists slices of the

@@ -158,7 +158,7 @@ func (r *modelRun) prepare() {
 	writes := mergetest.Writes(r.rt, r.m.Descriptor(), mergetest.Columns(r.rt, r.m.Descriptor()))
 	e := earlyPut{sent: putOf(r.b.t, r.b.current(), writes, noWriter), writes: writes}
 	var err error
-	if e.prepared, err = r.b.kv.prepare(e.sent); err != nil {
+	if e.prepared, err = r.b.kv.prepare(context.Background(), e.sent); err != nil {
 		r.outcome(nil, err, e.sent, writes)
 		return
 	}

@@ -23,7 +23,7 @@ func early(t testing.TB, b *bed, rows ...Row) *prepared {
 	for i, r := range rows {
 		writes[i].Row = r
 	}
-	p, err := b.kv.prepare(putOf(t, b.current(), writes, noWriter))
+	p, err := b.kv.prepare(context.Background(), putOf(t, b.current(), writes, noWriter))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestConcurrentPutsSum(t *testing.T) {
 				for k := range int32(keys) {
 					writes = append(writes, mergetest.Write{Row: Row{k, int64(1)}})
 				}
-				r, err := b.kv.prepare(putOf(t, b.current(), writes, noWriter))
+				r, err := b.kv.prepare(context.Background(), putOf(t, b.current(), writes, noWriter))
 				if err != nil {
 					t.Error(err)
 					return

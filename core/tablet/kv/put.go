@@ -42,17 +42,17 @@ func (p *Put) sender() tablet.Sender {
 
 // Put merges a batch with the rows that are there and appends what changed to the
 // changelog; the answer comes with Pending. Batches of one caller apply in the order
-// of its calls. ctx bounds the wait for the turn. An error means that nothing of the
+// of its calls. ctx bounds the wait for room to unpack it and for the turn. An error means that nothing of the
 // batch was applied:
 //
 //	mink.ErrInvalid      the batch, or one of its rows, which it names (*record.BatchError of the message)
 //	mink.ErrTooLarge     more than max.message.bytes, or its rows or changes are more than a frame of the log
-//	mink.ErrThrottled    too much waits for the log: again after a pause
+//	mink.ErrThrottled    too much waits for the log, or is being unpacked: again after a pause
 //	mink.ErrOutOfOrder, mink.ErrFenced   what the writer's window says
 //	mink.ErrUnavailable  the schema version is not known here yet
 //	mink.ErrCorrupt, mink.ErrFenced, mink.ErrClosed   the tablet has ended
 func (t *Tablet) Put(ctx context.Context, p Put) (*Pending, error) {
-	r, err := t.prepare(p)
+	r, err := t.prepare(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -69,18 +69,18 @@ type prepared struct {
 	in  *incoming
 }
 
-func (t *Tablet) prepare(p Put) (*prepared, error) {
+func (t *Tablet) prepare(ctx context.Context, p Put) (*prepared, error) {
 	t.Touch()
 	r := &prepared{t: t, p: p}
-	if err := r.prepare(); err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return nil, r.refused(err)
 	}
 	return r, nil
 }
 
-func (r *prepared) prepare() (err error) {
+func (r *prepared) prepare(ctx context.Context) (err error) {
 	r.set = r.t.settings.Load()
-	if r.in, err = r.t.encoded(r.set, &r.p); err == nil {
+	if r.in, err = r.t.encoded(ctx, r.set, &r.p); err == nil {
 		if err = r.t.prefetch(r.set, r.in); err != nil {
 			r.drop()
 		}
@@ -99,7 +99,7 @@ func (r *prepared) put(ctx context.Context) (*Pending, error) {
 		pending, again, err := r.t.turnOf(ctx, r.set, &r.p, r.in)
 		r.drop()
 		if err == nil && again { // the table was altered meanwhile
-			if err = r.prepare(); err == nil {
+			if err = r.prepare(ctx); err == nil {
 				continue
 			}
 		}
@@ -156,7 +156,7 @@ func (in *incoming) free() {
 }
 
 // encoded checks a put and encodes its rows; no lock is held.
-func (t *Tablet) encoded(set *settings, p *Put) (*incoming, error) {
+func (t *Tablet) encoded(ctx context.Context, set *settings, p *Put) (*incoming, error) {
 	switch {
 	case p.WriterID < mink.NoWriter || p.WriterID >= 0 && (p.WriterEpoch < 0 || p.Sequence < 0):
 		return nil, fmt.Errorf("%w: writer %d with epoch %d and sequence %d", mink.ErrInvalid, p.WriterID, p.WriterEpoch, p.Sequence)
@@ -178,15 +178,21 @@ func (t *Tablet) encoded(set *settings, p *Put) (*incoming, error) {
 		in.free()
 		return nil, record.Errorf(record.KindTooLarge, "%d bytes, the limit is %d (max.message.bytes)", n, most)
 	}
-	if err := t.decode(set, p, in); err != nil {
+	if err := t.decode(ctx, set, p, in); err != nil {
 		in.free()
 		return nil, err
 	}
 	return in, nil
 }
 
-// decode checks the message and encodes its rows and keys.
-func (t *Tablet) decode(set *settings, p *Put, in *incoming) error {
+// decode checks the message and encodes its rows and keys, which are bounded
+// themselves: room to unpack it is not held longer.
+func (t *Tablet) decode(ctx context.Context, set *settings, p *Put, in *incoming) error {
+	give, err := t.cfg.Shared.inflate.Take(ctx, p.Metadata, p.Body)
+	if err != nil {
+		return err
+	}
+	defer give()
 	codecs := &t.cfg.Shared.codecs
 	checker := codecs.checker()
 	info, err := checker.Check(in.form.layout, p.Metadata, p.Body)

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/mink-project/mink/core/record/arrowipc"
+	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -28,6 +29,9 @@ type SharedConfig struct {
 	// PendingBytesMax bounds the rows of all tablets that wait for the log. Default
 	// 256 MiB.
 	PendingBytesMax int64
+	// Inflation bounds the compressed puts that are unpacked at a time; nil: one of
+	// these stores alone, as tablet.DefaultInflation.
+	Inflation *tablet.Inflation
 	// OpensMax bounds the stores that open at a time: restore, or read the log. One that
 	// waits for the log does not count. Default 16.
 	OpensMax int
@@ -62,6 +66,7 @@ type Shared struct {
 	files   *pebble.FileCache
 	compact *compactions
 	pending budget
+	inflate *tablet.Inflation
 	opens   opens
 	codecs  codecs
 }
@@ -127,6 +132,9 @@ func NewShared(cfg SharedConfig) (*Shared, error) {
 		opens:   make(opens, cfg.OpensMax),
 	}
 	s.pending.max = cfg.PendingBytesMax
+	if s.inflate = cfg.Inflation; s.inflate == nil {
+		s.inflate = tablet.DefaultInflation()
+	}
 	return s, nil
 }
 
