@@ -58,11 +58,25 @@ func (t *Tablet) settle(in *incoming) {
 // that lie over rows which a put has read. It needs the turn.
 func (t *Tablet) sweep(keep int64) {
 	t.mu.Lock()
+	n := t.sweepableLocked(keep)
+	landed := t.mu.landed[:n:n]
+	t.mu.landed = t.mu.landed[n:]
+	if len(t.mu.landed) == 0 {
+		t.mu.landed = nil
+	}
+	t.mu.Unlock()
+	for _, f := range landed {
+		t.before.drop(f)
+	}
+}
+
+// sweepableLocked is how many flights of landed, from its start, a sweep takes.
+func (t *Tablet) sweepableLocked(keep int64) (n int) {
 	oldest := mink.Offset(math.MaxInt64)
 	if len(t.mu.reads) > 0 {
 		oldest = t.mu.reads[0].mark // marks only grow
 	}
-	held, n := int64(0), 0
+	held := int64(0)
 	for _, f := range t.mu.landed {
 		held += f.bytes
 	}
@@ -73,13 +87,5 @@ func (t *Tablet) sweep(keep int64) {
 		}
 		held -= f.bytes
 	}
-	landed := t.mu.landed[:n:n]
-	t.mu.landed = t.mu.landed[n:]
-	if len(t.mu.landed) == 0 {
-		t.mu.landed = nil
-	}
-	t.mu.Unlock()
-	for _, f := range landed {
-		t.before.drop(f)
-	}
+	return n
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -107,14 +108,56 @@ func TestPreparedPutsLetGo(t *testing.T) {
 	}
 	b.s.land(-1)
 	wait(t, pending)
-	b.kv.turn <- struct{}{} // who was flushing has tidied, or finds the turn taken
-	b.kv.leaveTurn()
+	b.nothingHeld()
+}
+
+// nothingHeld checks that nothing is in the prewrite buffer although no put came after
+// the last one. Every put has its outcome, and nobody else is at work.
+func (b *bed) nothingHeld() {
+	b.t.Helper()
+	call := checkpointCall{b.dir, make(chan checkpointAnswer, 1)} // refused, by the flusher, which has tidied then
+	b.kv.checkpoints <- call
+	<-call.answer
 	b.kv.turn <- struct{}{}
-	defer b.kv.leaveTurn()
+	rows := len(b.kv.before.rows)
+	<-b.kv.turn
 	b.kv.mu.Lock()
 	defer b.kv.mu.Unlock()
-	if len(b.kv.before.rows)+len(b.kv.mu.landed)+len(b.kv.mu.reads) > 0 {
-		t.Fatal("still held:", b.kv.before.rows, len(b.kv.mu.landed), len(b.kv.mu.reads))
+	if rows+len(b.kv.mu.landed)+len(b.kv.mu.reads) > 0 {
+		b.t.Fatal("still held:", rows, len(b.kv.mu.landed), len(b.kv.mu.reads))
+	}
+}
+
+// What is flushed while somebody sweeps is swept as well, though no put follows.
+func TestTidyLeavesNothing(t *testing.T) {
+	b := newBed(t, sum(t), false)
+	var many []Row
+	for k := range int32(25_000) {
+		many = append(many, Row{k, int64(1)})
+	}
+	for range 20 {
+		slow := early(t, b, Row{int32(-1), int64(1)})
+		large, small := b.put(false, nil, many...), b.put(false, nil, Row{int32(-2), int64(1)})
+		b.s.land(1)
+		wait(t, large) // it stays for slow
+		var wg sync.WaitGroup
+		swept := make(chan struct{})
+		wg.Go(func() {
+			defer close(swept)
+			slow.drop() // sweeps it, which takes a while
+		})
+		for under := true; under && len(b.kv.turn) == 0; {
+			select {
+			case <-swept:
+				under = false
+			default:
+				runtime.Gosched()
+			}
+		}
+		b.s.land(-1)
+		wait(t, small)
+		wg.Wait()
+		b.nothingHeld()
 	}
 }
 

@@ -302,22 +302,27 @@ func (t *Tablet) turnOf(ctx context.Context, set *settings, p *Put, in *incoming
 // leaveTurn gives the turn back. A flush that found it taken left work behind.
 func (t *Tablet) leaveTurn() {
 	<-t.turn
-	t.mu.Lock()
-	left := len(t.mu.landed) > 0
-	t.mu.Unlock()
-	if left {
-		t.tidy()
+	t.tidy()
+}
+
+// tidy sweeps until there is nothing to sweep, or somebody else has the turn: who gives
+// it back looks again.
+func (t *Tablet) tidy() {
+	for t.sweepable() {
+		select {
+		case t.turn <- struct{}{}:
+			t.sweep(heldBytesMax)
+			<-t.turn
+		default:
+			return
+		}
 	}
 }
 
-// tidy sweeps if nobody has the turn; whoever has it sweeps when it ends.
-func (t *Tablet) tidy() {
-	select {
-	case t.turn <- struct{}{}:
-		t.sweep(heldBytesMax)
-		<-t.turn
-	default:
-	}
+func (t *Tablet) sweepable() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sweepableLocked(heldBytesMax) > 0
 }
 
 // merge needs the turn.
