@@ -95,7 +95,7 @@ func clusterCommand(a *app) *cobra.Command {
 			return nil
 		}),
 	}
-	return group("cluster", "Describe the cluster, its health, configuration and figures", describe, health, config, stats, rebalanceCommand(a), acceptLossCommand(a))
+	return group("cluster", "Describe the cluster, its health, configuration and figures", describe, health, config, stats, rebalanceCommand(a), removeNodeCommand(a), acceptLossCommand(a))
 }
 
 func (a *app) printStats(s api.Stats) {

@@ -105,7 +105,7 @@ func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	case x < 94:
 		return &clusterpb.Command{Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: &clusterpb.SetIncarnation{Incarnation: m.r.Uint64N(3)}}}
 	case x < 96:
-		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(1 + m.r.IntN(4))}}}
+		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(1 + m.r.IntN(4)), Lease: int64(v.lease.Epoch)}}}
 	default:
 		var ids []plan.ObjectID
 		for d := range v.Destroyed() {
@@ -279,7 +279,7 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 	}
 	for n := range v.Nodes() {
 		if n.Sealed && m.chance(50) && !slices.ContainsFunc(dead, func(w plan.WAL) bool { return w.ID.Node == n.ID && !w.Recovered }) {
-			return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(n.ID)}}}
+			return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(n.ID), Epoch: int64(n.Epoch), Lease: int64(lease)}}}
 		}
 	}
 	switch x := m.r.IntN(100); {

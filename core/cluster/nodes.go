@@ -79,7 +79,7 @@ func (t *txn) seal(epoch mink.NodeEpoch, reason string) {
 		w.Sealed, w.sealReason, w.used = true, reason, nil
 		if n, found := t.s.nodes.get(w.ID.Node); found && n.Epoch == epoch {
 			sealed := *n
-			sealed.Sealed = true
+			sealed.Sealed, sealed.SealedMs = true, t.s.timeMs
 			t.s.nodes.set(n.ID, &sealed)
 		}
 	})
@@ -143,25 +143,43 @@ func (t *txn) leaseTaken(c *clusterpb.LeaseTaken) *clusterpb.Result {
 	return okID(int64(l.Epoch))
 }
 
-func (t *txn) removeNode(c *clusterpb.RemoveNode) *clusterpb.Result {
-	id := mink.NodeID(c.GetNode())
-	n, found := t.s.nodes.get(id)
-	if !found {
-		return notExist("node %d is not registered", id)
+// CheckRemoveNode answers why the registration of a node has to stay for now; nil: it
+// is sealed and nothing of it is left to do. epoch is that of the registration, 0: any.
+func (s *State) CheckRemoveNode(id mink.NodeID, epoch mink.NodeEpoch) *clusterpb.Result {
+	n, found := s.nodes.get(id)
+	switch {
+	case !found:
+		return notExist("node %d is not registered: it was removed before, or never was", id)
+	case epoch != 0 && n.Epoch != epoch:
+		return conflict("node %d has registered anew, as epoch %d: what was asked for is epoch %d", id, n.Epoch, epoch)
+	case s.faults.removeEarly:
+		return nil
+	case !n.Sealed:
+		return conflict("node %d, epoch %d, is alive: stop it before it is removed", id, n.Epoch)
 	}
-	if !n.Sealed {
-		return conflict("node %d, epoch %d, is alive: stop or seal it before it is removed", id, n.Epoch)
-	}
-	for epoch, w := range t.s.wals.all() {
+	for epoch, w := range s.wals.all() {
 		if w.ID.Node != id {
 			continue
 		}
 		if !w.Recovered {
 			return conflict("node %d, epoch %d, is not recovered yet: wait for the coordinator", id, epoch)
 		}
-		if st, found := first(t.s.StreamsLedBy(epoch)); found {
+		if st, found := first(s.StreamsLedBy(epoch)); found {
 			return conflict("node %d, epoch %d, is still the last leader of stream %d: wait until the coordinator gave it a new one", id, epoch, st.ID)
 		}
+	}
+	return nil
+}
+
+// removeNode forgets who had the id. The logs of its epochs stay: the sweep, and
+// whoever tells late writes from lost ones, need them (decision 029).
+func (t *txn) removeNode(c *clusterpb.RemoveNode) *clusterpb.Result {
+	if r := t.checkLease(c.GetLease()); r != nil {
+		return r
+	}
+	id := mink.NodeID(c.GetNode())
+	if r := t.s.CheckRemoveNode(id, mink.NodeEpoch(c.GetEpoch())); r != nil {
+		return r
 	}
 	t.s.nodes.del(id)
 	return ok()

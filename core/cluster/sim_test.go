@@ -473,7 +473,7 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"sources": {noSources: true}, "leader fence": {noLeadFence: true},
 		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
 		"KV fence": {noKVFence: true}, "KV reuse": {noKVReuse: true}, "KV prune": {pruneNamed: true}, "KV end": {noKVEnd: true}, "KV trim bound": {noKVBound: true},
-		"ends of a lost time line": {noLostEnds: true},
+		"ends of a lost time line": {noLostEnds: true}, "removal of a living node": {removeEarly: true},
 	} {
 		found := false
 		for seed := uint64(0); seed < 20 && !found; seed++ {

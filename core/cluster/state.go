@@ -30,6 +30,7 @@ type Node struct {
 	Version       string
 	RegisteredMs  int64
 	Sealed        bool
+	SealedMs      int64 // when it was sealed; 0 while it is not
 }
 
 // WAL is the node epoch's write-ahead log.
@@ -214,6 +215,7 @@ type faults struct {
 	pruneNamed   bool // pruning a KV snapshot destroys files that a retained one names
 	noKVEnd      bool // a KV snapshot may be ahead of the stream's committed end
 	noKVBound    bool // a primary-key bucket is trimmed like a log table's
+	removeEarly  bool // a node that is alive is removed
 	noLostEnds   bool // offsets that a lost time line gave out are given out again
 }
 

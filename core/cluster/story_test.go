@@ -248,7 +248,9 @@ func (st *story) command(epoch mink.NodeEpoch, words []string) *clusterpb.Comman
 	case "seal":
 		return sealCmd(mink.NodeEpoch(st.num(args[0])), max(0, st.arg(args, "lease")))
 	case "remove":
-		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(st.num(args[0]))}}}
+		return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{
+			Node: int32(st.num(args[0])), Epoch: max(0, st.arg(args, "epoch")), Lease: max(0, st.arg(args, "lease")),
+		}}}
 	case "lead":
 		c := &clusterpb.LeadBuckets{Lease: st.arg(args, "lease")}
 		for _, a := range args[1:] { // stream:node:epoch:expected

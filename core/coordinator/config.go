@@ -34,6 +34,9 @@ type Config struct {
 	// last member; those of a group that never had one outlive their commit by it.
 	// Default 7 days.
 	GroupOffsetsRetention time.Duration
+	// NodeRetention is how long a node that ended stays registered, unless it is removed
+	// before; 0: for ever. Default 7 days.
+	NodeRetention time.Duration
 	// WALWindow is how far ahead of its first unacknowledged slot a writer may
 	// write; the same for every node of the cluster. Default 8.
 	WALWindow int
@@ -57,7 +60,7 @@ func Default() Config {
 	return Config{
 		LeaseTTL: 30 * time.Second, Tick: 5 * time.Second, SnapshotInterval: 30 * time.Second,
 		SnapshotEntries: 1000, ProducerOffsetsTTL: 24 * time.Hour,
-		GroupOffsetsRetention: 7 * 24 * time.Hour, WALWindow: 8, RecoveriesMax: 4,
+		GroupOffsetsRetention: 7 * 24 * time.Hour, NodeRetention: 7 * 24 * time.Hour, WALWindow: 8, RecoveriesMax: 4,
 		CleanInterval: 30 * time.Second, DestroyGrace: 5 * time.Minute, SweepInterval: time.Hour, OrphanAge: time.Hour,
 		MovesMax: 8, MoveTimeout: 10 * time.Second,
 	}
@@ -67,8 +70,8 @@ func Default() Config {
 func (c Config) Validate() error {
 	if c.LeaseTTL < time.Second || c.Tick <= 0 || c.SnapshotInterval <= 0 || c.ProducerOffsetsTTL <= 0 ||
 		c.GroupOffsetsRetention <= 0 || c.WALWindow < 1 || c.RecoveriesMax < 1 || c.CleanInterval <= 0 || c.SweepInterval <= 0 ||
-		c.MovesMax < 1 || c.MoveTimeout <= 0 || c.DestroyGrace < 0 || c.OrphanAge < 0 {
-		return fmt.Errorf("coordinator: LeaseTTL must be 1s or more, DestroyGrace and OrphanAge not negative, every other field positive: %w", mink.ErrInvalid)
+		c.MovesMax < 1 || c.MoveTimeout <= 0 || c.DestroyGrace < 0 || c.OrphanAge < 0 || c.NodeRetention < 0 {
+		return fmt.Errorf("coordinator: LeaseTTL must be 1s or more, DestroyGrace, OrphanAge and NodeRetention not negative, every other field positive: %w", mink.ErrInvalid)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 // Package coordinator is what the holder of the lease does for the cluster:
 // it seals silent nodes, recovers dead write-ahead logs, gives buckets without a
 // leader to live nodes, makes and drops automatic partitions, expires what has
-// an age, writes the metadata's state image, keeps the object store's memory of
+// an age, removes nodes that ended long ago, writes the metadata's state image, keeps the object store's memory of
 // their head, and deletes files of KV snapshots that are needed no more.
 //
 // Every command it proposes carries the lease epoch or is harmless when sent
@@ -241,7 +241,7 @@ func (c *Coordinator) runTick(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	for _, job := range []func(context.Context, metalog.Lease) error{c.leadOrphans, c.keepPartitions, c.expireProducers, c.expireGroups} {
+	for _, job := range []func(context.Context, metalog.Lease) error{c.leadOrphans, c.keepPartitions, c.expireProducers, c.expireGroups, c.forgetNodes} {
 		jobCtx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
 		errs = append(errs, job(jobCtx, l))
 		cancel()

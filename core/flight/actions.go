@@ -87,6 +87,7 @@ func (s *service) actionTable() []action {
 		entry(api.ActionCheck, "CheckRequest -> CheckReport: compare metadata and object store", s.check),
 		holder(entry(api.ActionAcceptLoss, "AcceptLoss -> LossReport: what damaged write-ahead logs have lost; confirm: give it up", s.acceptLoss)),
 		holder(answersMany(api.ActionRebalance, "Rebalance -> many RebalanceStep: even out the buckets over the nodes; each move when it has ended, the report last", s.rebalance)),
+		holder(entry(api.ActionRemoveNode, "RemoveNode -> RemovedNode: forget a node that has ended", s.removeNode)),
 		entry(api.ActionReleaseBucket, "ReleaseBucket -> {}: the bucket's leader moves it to another live node", s.releaseBucket),
 	}
 }

@@ -56,6 +56,8 @@ type Backend interface {
 	// Rebalance evens out the buckets, on the node that coordinates the cluster; each is
 	// called after every move. ReleaseBucket moves a bucket that this node leads.
 	Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error)
+	// RemoveNode forgets a node that has ended, on the node that coordinates.
+	RemoveNode(ctx context.Context, r api.RemoveNode) (api.RemovedNode, error)
 	ReleaseBucket(ctx context.Context, bucket mink.BucketRef, to mink.NodeID) error
 	Ready() (ok bool, reason string)
 	Uptime() time.Duration

@@ -194,6 +194,10 @@ func (s *service) rebalance(ctx context.Context, b api.Rebalance, send func(any)
 	return send(api.RebalanceStep{Report: &report})
 }
 
+func (s *service) removeNode(ctx context.Context, b api.RemoveNode) (any, error) {
+	return s.backend.RemoveNode(ctx, b)
+}
+
 func (s *service) releaseBucket(ctx context.Context, b api.ReleaseBucket) (any, error) {
 	return nothing{}, s.backend.ReleaseBucket(ctx, b.Bucket, b.To)
 }

@@ -139,6 +139,10 @@ func (b *backend) release(ctx context.Context, _ cluster.Node, ref mink.BucketRe
 	return b.ReleaseBucket(ctx, ref, to)
 }
 
+func (b *backend) RemoveNode(ctx context.Context, r api.RemoveNode) (api.RemovedNode, error) {
+	return b.coordinator.RemoveNode(ctx, r)
+}
+
 func (b *backend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
 	if b.rebalance != nil {
 		return b.rebalance(each)

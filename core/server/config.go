@@ -68,6 +68,8 @@ type Config struct {
 	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
 	GroupCommitInterval      units.Duration `koanf:"group_commit_interval" doc:"Time between two metadata commands that commit offsets of consumer groups; commits are gathered meanwhile. Down to a tenth of it while a few clients wait for each commit before the next."`
 
+	NodeRetention units.Duration `koanf:"node_retention" doc:"How long a node that ended stays listed, unless mink cluster remove-node removes it before. 0s: for ever."`
+
 	WALUploadInterval     units.Duration `koanf:"wal_upload_interval" doc:"How often write-ahead objects are gathered into stream objects."`
 	WALBatchInterval      units.Duration `koanf:"wal_batch_interval" doc:"Shortest time between two write-ahead objects under load: bounds requests, which are the bill. 0: by the store, 5ms on a local directory, 200ms in a cloud."`
 	WALBatchBytes         units.Size     `koanf:"wal_batch_bytes" doc:"A write-ahead object of this size is sent without waiting."`
@@ -100,7 +102,7 @@ func DefaultConfig() Config {
 		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
 		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
 		KVSnapshotInterval: dur(10 * time.Minute), KVSnapshotBytes: 64 << 20, KVSnapshotsRetained: 2, TopicCleaningInterval: dur(time.Minute),
-		ProducerOffsetsTTL: dur(24 * time.Hour), GroupOffsetsRetention: dur(7 * 24 * time.Hour),
+		ProducerOffsetsTTL: dur(24 * time.Hour), GroupOffsetsRetention: dur(7 * 24 * time.Hour), NodeRetention: dur(7 * 24 * time.Hour),
 		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
 		CompactionInterval: dur(time.Minute), ObjectCleanupInterval: dur(30 * time.Second), OrphanAge: dur(time.Hour),
@@ -254,6 +256,7 @@ func (c Config) Validate() error {
 		{"topic_cleaning_interval", c.TopicCleaningInterval, 100 * time.Millisecond},
 		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
 		{"group_offsets_retention", c.GroupOffsetsRetention, time.Second},
+		{"node_retention", c.NodeRetention, 0},
 		{"group_commit_interval", c.GroupCommitInterval, time.Millisecond},
 		{"group_initial_rebalance_delay", c.GroupInitialRebalanceDelay, 0},
 		{"wal_upload_interval", c.WALUploadInterval, 10 * time.Millisecond},

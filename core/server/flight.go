@@ -116,6 +116,10 @@ func (b flightBackend) Rebalance(ctx context.Context, dryRun bool, each func(api
 	return b.parts.coordinator.Rebalance(ctx, dryRun, each)
 }
 
+func (b flightBackend) RemoveNode(ctx context.Context, r api.RemoveNode) (api.RemovedNode, error) {
+	return b.parts.coordinator.RemoveNode(ctx, r)
+}
+
 func (b flightBackend) ReleaseBucket(ctx context.Context, ref mink.BucketRef, to mink.NodeID) error {
 	return b.node().ReleaseBucket(ctx, ref, to)
 }

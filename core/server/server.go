@@ -227,6 +227,7 @@ func (p *parts) buildNode() (err error) {
 	ccfg.SnapshotInterval = time.Duration(p.cfg.MetadataSnapshotInterval)
 	ccfg.ProducerOffsetsTTL = time.Duration(p.cfg.ProducerOffsetsTTL)
 	ccfg.GroupOffsetsRetention = time.Duration(p.cfg.GroupOffsetsRetention)
+	ccfg.NodeRetention = time.Duration(p.cfg.NodeRetention)
 	ccfg.WALWindow = scfg.WALWindow
 	ccfg.CleanInterval, ccfg.DestroyGrace = scfg.CleanInterval, scfg.DestroyGrace
 	ccfg.SweepInterval, ccfg.OrphanAge = scfg.SweepInterval, scfg.OrphanAge

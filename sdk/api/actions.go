@@ -35,6 +35,7 @@ const (
 	ActionAcceptLoss      = "accept_loss"      // AcceptLoss -> LossReport
 	ActionRebalance       = "rebalance"        // Rebalance -> RebalanceStep; answers many, the report last
 	ActionReleaseBucket   = "release_bucket"   // ReleaseBucket -> {}
+	ActionRemoveNode      = "remove_node"      // RemoveNode -> RemovedNode
 )
 
 // Named is the body of actions on one named thing.
@@ -355,6 +356,19 @@ type NodeLoad struct {
 type ReleaseBucket struct {
 	Bucket mink.BucketRef `json:"bucket"`
 	To     mink.NodeID    `json:"to"`
+}
+
+// RemoveNode asks the coordinator to forget a node that has ended.
+type RemoveNode struct {
+	Node     mink.NodeID `json:"node_id"`
+	IfExists bool        `json:"if_exists,omitempty"` // no error for one that is not registered
+}
+
+// RemovedNode says what was removed.
+type RemovedNode struct {
+	Node    mink.NodeID    `json:"node_id"`
+	Epoch   mink.NodeEpoch `json:"node_epoch,omitempty"` // of its registration
+	Removed bool           `json:"removed"`              // false: it was gone already
 }
 
 // CheckRequest asks for an online consistency check of what this node sees.

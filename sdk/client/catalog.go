@@ -185,6 +185,24 @@ func (c *Client) AcceptLoss(ctx context.Context, log api.DamagedLog) (api.LossRe
 	return out, err
 }
 
+// RemoveNode forgets a node that has ended; its recovery is waited for. With ifExists a
+// node that is not registered is no error; nor when it is asked for again because an
+// answer was lost.
+func (c *Client) RemoveNode(ctx context.Context, id mink.NodeID, ifExists bool) (api.RemovedNode, error) {
+	var out api.RemovedNode
+	ask := api.RemoveNode{Node: id, IfExists: ifExists}
+	err := c.retry(ctx, func(turn int) error {
+		conn, _, err := c.anyNode(turn)
+		if err != nil {
+			return err
+		}
+		err = c.doAt(ctx, conn, api.ActionRemoveNode, ask, &out)
+		ask.IfExists = ask.IfExists || err != nil // it may have been removed, and the answer lost
+		return err
+	})
+	return out, err
+}
+
 // Rebalance evens out the buckets over the live nodes; with dryRun it only says what it
 // would do. each, when not nil, is called after every move. Broken off (ctx, or an error
 // on the way) it leaves a cluster that serves: ask again.

@@ -975,6 +975,8 @@ func (x *SealNode) GetReason() string {
 type RemoveNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Epoch         int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // of the registration that is meant: a later one stays; 0: any
+	Lease         int64                  `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1012,6 +1014,20 @@ func (*RemoveNode) Descriptor() ([]byte, []int) {
 func (x *RemoveNode) GetNode() int32 {
 	if x != nil {
 		return x.Node
+	}
+	return 0
+}
+
+func (x *RemoveNode) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RemoveNode) GetLease() int64 {
+	if x != nil {
+		return x.Lease
 	}
 	return 0
 }
@@ -4381,6 +4397,7 @@ type Node struct {
 	FeatureLevel  uint32                 `protobuf:"varint,8,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	Version       string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`
 	RegisteredMs  int64                  `protobuf:"varint,10,opt,name=registered_ms,json=registeredMs,proto3" json:"registered_ms,omitempty"`
+	SealedMs      int64                  `protobuf:"varint,11,opt,name=sealed_ms,json=sealedMs,proto3" json:"sealed_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4481,6 +4498,13 @@ func (x *Node) GetVersion() string {
 func (x *Node) GetRegisteredMs() int64 {
 	if x != nil {
 		return x.RegisteredMs
+	}
+	return 0
+}
+
+func (x *Node) GetSealedMs() int64 {
+	if x != nil {
+		return x.SealedMs
 	}
 	return 0
 }
@@ -5780,10 +5804,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\bSealNode\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x03R\x05lease\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\" \n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"L\n" +
 	"\n" +
 	"RemoveNode\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\x05R\x04node\"L\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
+	"\x05lease\x18\x03 \x01(\x03R\x05lease\"L\n" +
 	"\n" +
 	"LeaseTaken\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
@@ -6036,7 +6062,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\rnext_database\x18\x0e \x01(\x03R\fnextDatabase\x122\n" +
 	"\x15next_producer_version\x18\x0f \x01(\x03R\x13nextProducerVersion\x12\x18\n" +
 	"\arecords\x18\x10 \x01(\x04R\arecords\x12\x1b\n" +
-	"\ttime_line\x18\x11 \x01(\x04R\btimeLine\"\xad\x02\n" +
+	"\ttime_line\x18\x11 \x01(\x04R\btimeLine\"\xca\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
@@ -6048,7 +6074,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\rfeature_level\x18\b \x01(\rR\ffeatureLevel\x12\x18\n" +
 	"\aversion\x18\t \x01(\tR\aversion\x12#\n" +
 	"\rregistered_ms\x18\n" +
-	" \x01(\x03R\fregisteredMs\"\x91\x02\n" +
+	" \x01(\x03R\fregisteredMs\x12\x1b\n" +
+	"\tsealed_ms\x18\v \x01(\x03R\bsealedMs\"\x91\x02\n" +
 	"\bWALState\x12&\n" +
 	"\x02id\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x02id\x12\x12\n" +
 	"\x04trim\x18\x02 \x01(\x04R\x04trim\x12\x1d\n" +

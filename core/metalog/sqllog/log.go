@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/sdk/mink"
@@ -108,10 +109,15 @@ func (l *Log) addEntries(ctx context.Context, q querier, h headRow, payloads [][
 	return entries, l.db.notify(ctx, q, h.Index)
 }
 
+// markedRowsKept is how long the heartbeat row of an ended epoch is kept for whoever
+// looks at the table.
+const markedRowsKept = 7 * 24 * time.Hour
+
 // admit gives the new epoch its heartbeat row and marks the node's earlier
-// ones. Rows that were marked before go: a missing row refuses as well.
+// ones. Rows that were marked before go: a missing row refuses as well. So do those of
+// ids that are not used any more.
 func admit(ctx context.Context, q querier, node mink.NodeID, index uint64) error {
-	if _, err := q.exec(ctx, `DELETE FROM meta_node WHERE node = $1 AND marked = 1`, int64(node)); err != nil {
+	if _, err := q.exec(ctx, `DELETE FROM meta_node WHERE marked = 1 AND (node = $1 OR beat_ms < {now} - $2)`, int64(node), markedRowsKept.Milliseconds()); err != nil {
 		return err
 	}
 	if _, err := q.exec(ctx, `UPDATE meta_node SET marked = 1 WHERE node = $1`, int64(node)); err != nil {
