@@ -192,13 +192,12 @@ func (c *Client) RemoveNode(ctx context.Context, id mink.NodeID, ifExists bool) 
 	var out api.RemovedNode
 	ask := api.RemoveNode{Node: id, IfExists: ifExists}
 	err := c.retry(ctx, func(turn int) error {
-		conn, _, err := c.anyNode(turn)
+		answer, err := c.actionAt(ctx, c.nodes(turn)[0], api.ActionRemoveNode, ask)
 		if err != nil {
+			ask.IfExists = true // it may have been removed, and the answer lost
 			return err
 		}
-		err = c.doAt(ctx, conn, api.ActionRemoveNode, ask, &out)
-		ask.IfExists = ask.IfExists || err != nil // it may have been removed, and the answer lost
-		return err
+		return decodeAnswer(api.ActionRemoveNode, answer, &out)
 	})
 	return out, err
 }
