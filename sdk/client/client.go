@@ -158,6 +158,23 @@ func (c *Client) answeredBy(address string) {
 	c.mu.last = address
 }
 
+// failedAt lets another node be asked first than one that failed as a leader: what it
+// says of the leaders may be as old as what it thinks of itself.
+func (c *Client) failedAt(address string) {
+	host, _ := hostPort(address) // it was connected to
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := slices.Concat(c.cfg.Bootstrap, c.mu.learned)
+	first := max(slices.Index(all, c.mu.last), 0)
+	for i := range all {
+		next := all[(first+i)%len(all)]
+		if h, _ := hostPort(next); h != host {
+			c.mu.last = next
+			return
+		}
+	}
+}
+
 // do runs one action on some node, again while nodes are away, and decodes its
 // answer into out (nil: ignored).
 func (c *Client) do(ctx context.Context, action string, body, out any) error {

@@ -114,8 +114,12 @@ func (s *silence) end() {
 	s.looks.Wait()
 }
 
-// why is what the stream ended with: err, unless that came of the end of the watch.
+// why is what the stream ended with: err, unless that came of the end of the watch. It
+// is called once, at the stream's end.
 func (s *silence) why(err error) error {
+	if err != nil && retriable(err) {
+		s.v.c.failedAt(s.led.Address)
+	}
 	if cause := context.Cause(s.ctx); err != nil && cause != nil && retriable(cause) {
 		return cause
 	}

@@ -129,3 +129,69 @@ func TestALeaderThatStandsStillIsLeft(t *testing.T) {
 		t.Errorf("%d rows: %v", len(got), got)
 	}
 }
+
+// A node that does not hear of the metadata any more, and thinks that it leads, says so to
+// whoever asks; a client whose calls it refuses asks another node who leads.
+func TestANodeOfYesterdayIsNotAskedAgain(t *testing.T) {
+	c := servertest.Start(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+	defer cancel()
+	setup := c.Client(t)
+	keyed(t, setup, "")
+	parts, err := setup.ListPartitions(ctx, "db.k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	yesterday := c.Leader(parts[0].Buckets[0].Bucket)
+	before, _ := c.View().Node(c.Node(yesterday).ID)
+	cl := c.ClientWith(t, withoutPings, yesterday, yesterday%3+1)
+	u, err := client.NewTypedUpsertWriter[row](ctx, cl, "db.k", client.DefaultUpsert())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := client.NewTypedLookuper[entry, row](ctx, cl, "db.k", client.DefaultLookup())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	round := func(v int32) {
+		t.Helper()
+		var put []row
+		var keys []entry
+		for id := range int64(60) {
+			put, keys = append(put, row{id, text(v), &v}), append(keys, entry{id})
+		}
+		if _, err := u.UpsertRows(ctx, put...); err != nil {
+			t.Fatal(err)
+		}
+		if err := u.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := l.FindAll(ctx, keys...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range got {
+			if r.String() != put[i].String() {
+				t.Errorf("round %d: lookup finds %s, acknowledged was %s", v, r, put[i])
+			}
+		}
+	}
+	round(1)
+	c.PauseMetadata(yesterday)
+	if !servertest.Wait(ctx, func() bool {
+		w, ok := c.View().WAL(before.Epoch)
+		return ok && w.Sealed
+	}) {
+		t.Fatal("the node that does not hear of the metadata is not replaced")
+	}
+	for v := int32(2); v < 5; v++ {
+		round(v)
+	}
+	c.ResumeMetadata(yesterday)
+	c.WaitServing(t)
+	round(5)
+	if err := u.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
