@@ -36,6 +36,8 @@ func (b *broker) acceptAdmin(cl *call, body []byte) error {
 		return accept(cl, kmsg.NewPtrIncrementalAlterConfigsRequest(), body, b.incrementalAlterConfigs)
 	case keyDescribeCluster:
 		return accept(cl, kmsg.NewPtrDescribeClusterRequest(), body, b.describeCluster)
+	case keyTopicPartitions:
+		return accept(cl, kmsg.NewPtrDescribeTopicPartitionsRequest(), body, b.describeTopicPartitions)
 	default:
 		return closef(slog.LevelError, "api key %d is in the version table but nothing serves it", cl.header.key)
 	}

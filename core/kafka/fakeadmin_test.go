@@ -178,6 +178,8 @@ func adminRequests(key, v int16) []kmsg.Request {
 			editConfigsOf(v, ofBroker, "", "set num.partitions=3")}
 	case keyDescribeCluster:
 		return []kmsg.Request{describeCluster(v, 1, true), describeCluster(v, 2, false), describeCluster(v, 3, false)}
+	case keyTopicPartitions:
+		return []kmsg.Request{topicPartitions(2, "", 0), topicPartitions(9, "t", 1, "t", "missing"), topicPartitions(9, "t", -1, "t")}
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ const (
 	keyIncrementalAlterConfigs int16 = 44
 	keyOffsetDelete            int16 = 47
 	keyDescribeCluster         int16 = 60
+	keyTopicPartitions         int16 = 75
 )
 
 // API is one row of the version table.
@@ -77,6 +78,7 @@ var served = [...]API{
 	{keyIncrementalAlterConfigs, "IncrementalAlterConfigs", 0, 1, 1, "topics; set, delete, and append and subtract for lists. Broker configs are read-only"},
 	{keyOffsetDelete, "OffsetDelete", 0, 0, 1, "topics that no member subscribes to"},
 	{keyDescribeCluster, "DescribeCluster", 0, 2, 0, "brokers; no controllers of their own"},
+	{keyTopicPartitions, "DescribeTopicPartitions", 0, 0, 0, "Metadata in pages of at most 2000 partitions; the leader is the only replica"},
 }
 
 // APIs is a copy of the version table, by key.
