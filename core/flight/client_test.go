@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	aflight "github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -94,6 +99,111 @@ func TestClientScanAndTail(t *testing.T) {
 	}
 	if err := wr.Close(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// A tail follows partitions that are made while it runs, from their beginning although
+// it began at the end of the others: every row of them once.
+func TestTailFollowsLaterPartitions(t *testing.T) {
+	w := newWorld(t)
+	w.table(`{"name":"day","type":"STRING NOT NULL"},`+idName, `"partition_keys":["day"],"bucket_count":2,"bucket_keys":["id"]`)
+	cfg := client.Default()
+	cfg.Bootstrap, cfg.DiscoverInterval = []string{w.address}, 5*time.Millisecond
+	c, err := client.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	defer func() { _ = c.Close() }()
+	put := func(day string, first, n int) error {
+		rows := idNames(first, n)
+		days := array.NewStringBuilder(memory.DefaultAllocator)
+		for range n {
+			days.Append(day)
+		}
+		s, err := w.raw.DoPut(ctx)
+		if err != nil {
+			return err
+		}
+		fields := append([]arrow.Field{{Name: "day", Type: arrow.BinaryTypes.String}}, rows.Schema().Fields()...)
+		rec := array.NewRecordBatch(arrow.NewSchema(fields, nil), append([]arrow.Array{days.NewArray()}, rows.Columns()...), int64(n))
+		out := aflight.NewRecordWriter(s, ipc.WithSchema(rec.Schema()))
+		out.SetFlightDescriptor(path("db", "t"))
+		if err := errors.Join(out.Write(rec), out.Close(), s.CloseSend()); err != nil {
+			return err
+		}
+		for err == nil {
+			_, err = s.Recv()
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	}
+	if err := put("mon", 0, 10); err != nil {
+		t.Fatal(err)
+	}
+	var writers errgroup.Group
+	follows := make(chan struct{})
+	writers.Go(func() error {
+		for at := 10; ; at++ { // until one of them shows that the tail has begun
+			select {
+			case <-follows:
+			case <-ctx.Done():
+				return ctx.Err()
+			default:
+				if err := put("mon", at, 1); err != nil {
+					return err
+				}
+				continue
+			}
+			break
+		}
+		var days errgroup.Group
+		for d := range 5 {
+			days.Go(func() error {
+				for k := range 4 {
+					if err := put(fmt.Sprintf("later-%d", d), 10_000+d*100+k*25, 25); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return days.Wait()
+	})
+	seen := map[int64]bool{}
+	began, late := false, 0
+	for batch, err := range c.Tail(ctx, client.TailRequest{ScanRequest: client.ScanRequest{Table: "db.t", Bucket: -1, Columns: []string{"id"}, From: "latest"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range batch.Record.Column(0).(*array.Int64).Int64Values() {
+			if id < 10 {
+				t.Errorf("id %d was there before the tail", id)
+			}
+			if seen[id] {
+				t.Errorf("id %d twice", id)
+			}
+			seen[id] = true
+			if id >= 10_000 {
+				late++
+				if !slices.Equal(batch.Partition, []string{fmt.Sprintf("later-%d", (id-10_000)/100)}) {
+					t.Errorf("id %d of partition %v", id, batch.Partition)
+				}
+			}
+			if !began {
+				began = true
+				close(follows)
+			}
+		}
+		if late == 500 {
+			break
+		}
+	}
+	if err := writers.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }
 

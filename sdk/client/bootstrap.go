@@ -23,7 +23,7 @@ import (
 // BootstrapRequest says what of a primary-key table to copy and to follow.
 type BootstrapRequest struct {
 	Table     string   // "database.table"
-	Partition []string // values of one partition; nil: all that are there when it begins
+	Partition []string // values of one partition; nil: all
 	Bucket    int32    // -1: all; otherwise this one of every partition
 	Columns   []string // projection, by name; empty: all
 	// Resume has the last Position of each bucket as an earlier Bootstrap of the same
@@ -102,7 +102,8 @@ func (p *BootstrapPosition) advance(next mink.Offset) {
 // without repetition: for each bucket the rows as of a moment, as inserts, then the
 // log from that moment on, for ever. Broken streams, restarts and new leaders are
 // ridden out, and a position that was stored resumes it in another process. Buckets
-// interleave. It ends when ctx is done or the caller stops.
+// interleave; partitions that are made later are found within Config.DiscoverInterval.
+// It ends when ctx is done or the caller stops.
 //
 //	for b, err := range c.Bootstrap(ctx, client.BootstrapRequest{Table: "shop.items", Bucket: -1, Resume: stored}) {
 //		for i, change := range b.Changes { apply(change, b.Record, i) }
@@ -113,15 +114,26 @@ func (p *BootstrapPosition) advance(next mink.Offset) {
 // begin without Resume.
 func (c *Client) Bootstrap(ctx context.Context, r BootstrapRequest) iter.Seq2[BootstrapBatch, error] {
 	return func(yield func(BootstrapBatch, error) bool) {
-		copies, err := c.copies(ctx, r)
+		v, copies, err := c.copies(ctx, r)
 		if err != nil {
 			yield(BootstrapBatch{}, err)
 			return
 		}
 		interleave(ctx, yield, func(b BootstrapBatch) { b.Record.Release() }, func(g *errgroup.Group, ctx context.Context, out chan<- BootstrapBatch) {
+			known := map[mink.BucketRef]bool{}
 			for _, b := range copies {
+				known[b.bucket.Bucket] = true
 				g.Go(func() error { return b.run(ctx, out) })
 			}
+			g.Go(func() error {
+				return v.discover(ctx, r.Partition, r.Bucket, known, func(found api.Bucket, values []string) error {
+					b, err := c.newCopy(v, r, found, values)
+					if err == nil {
+						g.Go(func() error { return b.run(ctx, out) })
+					}
+					return err
+				})
+			})
 		})
 	}
 }
@@ -141,21 +153,39 @@ type bucketCopy struct {
 	sent     int // batches
 }
 
-func (c *Client) copies(ctx context.Context, r BootstrapRequest) ([]*bucketCopy, error) {
+func (c *Client) copies(ctx context.Context, r BootstrapRequest) (*tableView, []*bucketCopy, error) {
 	v, err := c.openTable(ctx, r.Table)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := v.wantPrimaryKey("bootstrap"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := v.checkColumns(r.Columns); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	buckets, err := v.buckets(r.Partition)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var out []*bucketCopy
+	for _, b := range buckets {
+		if r.Bucket >= 0 && b.Bucket.Index != r.Bucket {
+			continue
+		}
+		k, err := c.newCopy(v, r, b, v.valuesOf(b.Bucket.Partition))
+		if err != nil {
+			return nil, nil, err
+		}
+		out = append(out, k)
+	}
+	if r.Bucket >= 0 && len(out) == 0 && len(buckets) > 0 {
+		return nil, nil, fmt.Errorf("bootstrap of %s: bucket %d %w, the table has buckets 0 to %d", r.Table, r.Bucket, mink.ErrNotExist, v.desc.BucketCount-1)
+	}
+	return v, out, nil
+}
+
+func (c *Client) newCopy(v *tableView, r BootstrapRequest, b api.Bucket, values []string) (*bucketCopy, error) {
 	columns := slices.Clone(r.Columns)
 	rowKey := v.rowKey()
 	names := make([]string, len(rowKey))
@@ -165,26 +195,16 @@ func (c *Client) copies(ctx context.Context, r BootstrapRequest) ([]*bucketCopy,
 			columns = append(columns, k.Name)
 		}
 	}
-	var out []*bucketCopy
-	for _, b := range buckets {
-		if r.Bucket >= 0 && b.Bucket.Index != r.Bucket {
-			continue
-		}
-		key, err := keyenc.New(&schema.Schema{Columns: rowKey}, names)
-		if err != nil {
-			return nil, err
-		}
-		p := BootstrapPosition{Bucket: b.Bucket}
-		if i := slices.IndexFunc(r.Resume, func(p BootstrapPosition) bool { return p.Bucket == b.Bucket }); i >= 0 {
-			p = r.Resume[i]
-			p.Stretches = slices.Clone(p.Stretches)
-		}
-		out = append(out, &bucketCopy{c: c, v: v, r: r, bucket: b, values: v.valuesOf(b.Bucket.Partition), columns: columns, show: len(r.Columns), key: key, names: names, position: p})
+	key, err := keyenc.New(&schema.Schema{Columns: rowKey}, names)
+	if err != nil {
+		return nil, err
 	}
-	if r.Bucket >= 0 && len(out) == 0 {
-		return nil, fmt.Errorf("bootstrap of %s: bucket %d %w, the table has buckets 0 to %d", r.Table, r.Bucket, mink.ErrNotExist, v.desc.BucketCount-1)
+	p := BootstrapPosition{Bucket: b.Bucket}
+	if i := slices.IndexFunc(r.Resume, func(p BootstrapPosition) bool { return p.Bucket == b.Bucket }); i >= 0 {
+		p = r.Resume[i]
+		p.Stretches = slices.Clone(p.Stretches)
 	}
-	return out, nil
+	return &bucketCopy{c: c, v: v, r: r, bucket: b, values: values, columns: columns, show: len(r.Columns), key: key, names: names, position: p}, nil
 }
 
 // run reads the rows, then follows the log.

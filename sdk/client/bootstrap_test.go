@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 
@@ -253,5 +254,88 @@ func TestBootstrapOfSomeColumns(t *testing.T) {
 	slices.Sort(notes)
 	if notes[0] != "note 0" || notes[6] != "note 6" {
 		t.Errorf("notes %v", notes)
+	}
+}
+
+// Partitions that are made while a table is copied and followed are copied and followed
+// as well, also when streams and lists fail and the copy is resumed from its positions.
+func TestBootstrapFollowsLaterPartitions(t *testing.T) {
+	const partitions = 6
+	for seed := range uint64(10) {
+		f := newFake(t, true, func(c *Config) { c.DiscoverInterval = time.Millisecond })
+		r := rand.New(rand.NewPCG(seed, 4))
+		var mu sync.Mutex
+		f.setFault(func(s string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if (s == stepSnapshot || s == stepLog || s == stepList) && r.IntN(5) == 0 {
+				return errAway
+			}
+			return nil
+		})
+		made := 0
+		grow := func() { // another partition, with rows and changes of them
+			mu.Lock()
+			defer mu.Unlock()
+			if made == partitions {
+				return
+			}
+			made++
+			region := fmt.Sprint("r", made)
+			p := f.partition([]string{region})
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for id := range 5 + r.Int64N(5) {
+				b, it := f.buckets[p.Buckets[id%2].Bucket], item{Region: region, ID: id, N: ptr(id)}
+				b.log = append(b.log, logged{mink.ChangeInsert, it})
+				if b.rows[id] = it; r.IntN(2) == 0 {
+					b.log = append(b.log, logged{mink.ChangeDelete, it})
+					delete(b.rows, id)
+				}
+			}
+			close(f.changed)
+			f.changed = make(chan struct{})
+		}
+		rep := &replica{rows: map[mink.BucketRef]map[int64]string{}, positions: map[mink.BucketRef]BootstrapPosition{}}
+		if seed%2 == 0 {
+			grow()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		for done := false; !done; {
+			var first sync.WaitGroup
+			first.Go(grow) // perhaps before it begins, perhaps after
+			turn, stop := context.WithCancel(ctx)
+			for b, err := range f.client.Bootstrap(turn, BootstrapRequest{Table: "db.t", Bucket: -1, Resume: slices.Collect(maps.Values(rep.positions))}) {
+				if err == nil {
+					err = rep.apply(b)
+				}
+				if err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				if want := fmt.Sprint("r", b.Bucket.Partition); !slices.Equal(b.Partition, []string{want}) {
+					t.Fatalf("seed %d: partition %v, want %s", seed, b.Partition, want)
+				}
+				grow()
+				mu.Lock()
+				f.mu.Lock()
+				done = made == partitions
+				for ref, b := range f.buckets {
+					p, ok := rep.positions[ref]
+					done = done && ok && p.Following && p.Next == mink.Offset(len(b.log))
+				}
+				f.mu.Unlock()
+				again := r.IntN(15) == 0
+				mu.Unlock()
+				if done || again {
+					break
+				}
+			}
+			stop()
+			first.Wait()
+		}
+		cancel()
+		if got, want := rep.all(), f.all(); !slices.Equal(got, want) {
+			t.Errorf("seed %d: the copy has %q, the table %q", seed, got, want)
+		}
 	}
 }

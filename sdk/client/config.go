@@ -29,7 +29,10 @@ type Config struct {
 	// without an answer within PingTimeout. PingAfter is 10 s or more: nodes refuse
 	// pings that come more often. Defaults 10 s and 5 s.
 	PingAfter, PingTimeout time.Duration
-	Logger                 *slog.Logger // nil: silent
+	// DiscoverInterval is how often a tail, or a Bootstrap that follows, looks for
+	// partitions and buckets that were made since. Default 5 s.
+	DiscoverInterval time.Duration
+	Logger           *slog.Logger // nil: silent
 }
 
 // Default is a client of a node on this machine.
@@ -37,7 +40,7 @@ func Default() Config {
 	return Config{
 		Bootstrap: []string{"grpc://127.0.0.1:9123"}, MessageBytesMax: 64 << 20,
 		RetryTimeout: 2 * time.Minute, RetryWait: 50 * time.Millisecond, RetryWaitMax: 2 * time.Second,
-		LookAfter: 2 * time.Second, PingAfter: 10 * time.Second, PingTimeout: 5 * time.Second,
+		LookAfter: 2 * time.Second, PingAfter: 10 * time.Second, PingTimeout: 5 * time.Second, DiscoverInterval: 5 * time.Second,
 	}
 }
 
@@ -50,6 +53,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("client: MessageBytesMax is %d, must be 1 MiB or more", c.MessageBytesMax)
 	case c.RetryTimeout < 0 || c.RetryWait <= 0 || c.RetryWaitMax < c.RetryWait:
 		return errors.New("client: RetryTimeout must be 0 or more, RetryWait positive, RetryWaitMax not below it")
+	case c.DiscoverInterval <= 0:
+		return fmt.Errorf("client: DiscoverInterval is %s, must be positive", c.DiscoverInterval)
 	case c.LookAfter <= 0 || c.PingAfter < 10*time.Second || c.PingTimeout <= 0:
 		return errors.New("client: LookAfter and PingTimeout must be positive, PingAfter 10 s or more")
 	}

@@ -221,10 +221,16 @@ func (c *Client) cursors(ctx context.Context, r ScanRequest) (*tableView, []*cur
 		}
 		out = append(out, &cursor{bucket: b, partition: begin[b.Bucket].Values, next: begin[b.Bucket].Offset, until: end[b.Bucket].Offset})
 	}
-	if r.Bucket >= 0 && len(out) == 0 {
+	if r.Bucket >= 0 && len(out) == 0 && len(buckets) > 0 {
 		return nil, nil, fmt.Errorf("read %s: bucket %d %w, the table has buckets 0 to %d", r.Table, r.Bucket, mink.ErrNotExist, v.desc.BucketCount-1)
 	}
 	return v, out, nil
+}
+
+// fromStart is the cursor of a bucket's first row that is there.
+func (c *Client) fromStart(ctx context.Context, table string, b api.Bucket, values []string) (*cursor, error) {
+	begin, err := c.offsetsOf(ctx, ScanRequest{Table: table, Partition: values, Bucket: b.Bucket.Index}, "earliest")
+	return &cursor{bucket: b, partition: values, next: begin[b.Bucket].Offset}, err
 }
 
 func (c *Client) offsetsOf(ctx context.Context, r ScanRequest, at string) (map[mink.BucketRef]api.BucketOffset, error) {
@@ -262,7 +268,9 @@ type TailRequest struct {
 }
 
 // Tail follows all buckets at once until ctx is done or the caller stops. Rows
-// of one bucket come in order; buckets interleave.
+// of one bucket come in order; buckets interleave. Partitions and buckets that are made
+// later are found within Config.DiscoverInterval and read from their beginning, whatever
+// From says.
 func (c *Client) Tail(ctx context.Context, r TailRequest) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		v, cursors, err := c.cursors(ctx, r.ScanRequest)
@@ -279,9 +287,20 @@ func (c *Client) Tail(ctx context.Context, r TailRequest) iter.Seq2[Batch, error
 			return yield(b, nil) && (r.Limit <= 0 || left > 0)
 		}
 		interleave(ctx, limited, func(b Batch) { b.Record.Release() }, func(g *errgroup.Group, ctx context.Context, out chan<- Batch) {
+			known := map[mink.BucketRef]bool{}
 			for _, cur := range cursors {
+				known[cur.bucket.Bucket] = true
 				g.Go(func() error { return c.tailBucket(ctx, v, cur, r, out) })
 			}
+			g.Go(func() error {
+				return v.discover(ctx, r.Partition, r.Bucket, known, func(b api.Bucket, values []string) error {
+					cur, err := c.fromStart(ctx, r.Table, b, values)
+					if err == nil {
+						g.Go(func() error { return c.tailBucket(ctx, v, cur, r, out) })
+					}
+					return err
+				})
+			})
 		})
 	}
 }
