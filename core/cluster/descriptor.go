@@ -60,8 +60,6 @@ func (t *Table) altered(changes []byte) (*Table, error) {
 	next := *t
 	next.Descriptor, next.descriptorJSON = after, after.Encode()
 	switch {
-	case after.Database != d.Database || after.Table != d.Table || !slices.Equal(after.PartitionKeys, d.PartitionKeys):
-		return nil, fmt.Errorf("alter table %s.%s: name and partition keys are fixed: %w", d.Database, d.Table, mink.ErrInvalid)
 	case after.BucketCount < d.BucketCount || after.BucketCount > schema.MaxBuckets:
 		return nil, fmt.Errorf("alter table %s.%s: %d buckets became %d: %w", d.Database, d.Table, d.BucketCount, after.BucketCount, mink.ErrInvalid)
 	case after.Schema.ID == d.Schema.ID:

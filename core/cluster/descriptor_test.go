@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // What a column says of itself survives creation, altering and a snapshot.
@@ -35,5 +38,21 @@ func TestColumnAttributesAreKept(t *testing.T) {
 		if newer[3].Name != "total" || newer[3].Aggregate != schema.AggregateSum || newer[4].Aggregate != schema.AggregateMax || table.Descriptor.Schema.Columns[4].Aggregate != schema.AggregateMax {
 			t.Errorf("version 2: %+v", newer)
 		}
+	}
+}
+
+// What may be altered is schema.Descriptor.Apply's to say; its words arrive.
+func TestAlterSaysWhatTheSchemaSays(t *testing.T) {
+	d, err := descriptor("db", "t", 1, true, true).Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := newTable(d.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = made.altered([]byte(`[{"op":"rename_column","name":"` + d.PartitionKeys[0] + `","to":"other"}]`))
+	if err == nil || !strings.Contains(err.Error(), "it is in the partition keys and cannot be renamed") || !errors.Is(err, mink.ErrInvalid) {
+		t.Fatal(err)
 	}
 }

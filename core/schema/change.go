@@ -285,14 +285,14 @@ func (d *Descriptor) renameColumn(i int, to string) error {
 	if at := d.Schema.Index(to); at >= 0 && at != i {
 		return columnError(to, "the table has a column of this name")
 	}
+	if slices.Contains(d.PartitionKeys, from) && to != from { // writers with the old columns find their rows' partitions by name
+		return columnError(from, "it is in the partition keys and cannot be renamed")
+	}
 	d.Schema.Columns[i].Name = to
-	for _, keys := range [][]string{d.PrimaryKey, d.PartitionKeys, d.BucketKeys} {
+	for _, keys := range [][]string{d.PrimaryKey, d.BucketKeys} {
 		if at := slices.Index(keys, from); at >= 0 {
 			keys[at] = to
 		}
-	}
-	if d.Options["auto_partition.key"] == from {
-		d.Options["auto_partition.key"] = to
 	}
 	if d.Options[optionMergeEngine] == versionedPrefix+from {
 		d.Options[optionMergeEngine] = versionedPrefix + to

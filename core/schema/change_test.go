@@ -32,14 +32,15 @@ func TestApply(t *testing.T) {
 	d := alterable(t)
 	before := string(d.Encode())
 	n, err := d.Apply(changes(t, `[
-		{"op":"rename_column","name":"day","to":"date"},
-		{"op":"add_column","column":{"name":"day","type":"ROW<x INT>","comment":"new"}},
+		{"op":"rename_column","name":"id","to":"key"},
+		{"op":"rename_column","name":"day","to":"day"},
+		{"op":"add_column","column":{"name":"id","type":"ROW<x INT>","comment":"new"}},
 		{"op":"drop_column","name":"c"},
 		{"op":"add_column","column":{"name":"c","type":"BIGINT"}},
 		{"op":"modify_column","name":"n","type":"BIGINT","comment":"count"},
 		{"op":"modify_column","name":"r","type":"ROW<new DATE, b ARRAY<DOUBLE> NOT NULL, a BIGINT>"},
 		{"op":"modify_column","name":"m","type":"MAP<STRING, INT>"},
-		{"op":"modify_column","name":"id","type":"INT","comment":"key"},
+		{"op":"modify_column","name":"key","type":"INT","comment":"key"},
 		{"op":"set_options","options":{"retention.ms":"5000","max.message.bytes":"2MiB"}},
 		{"op":"reset_options","names":["max.message.bytes"]},
 		{"op":"set_properties","properties":{"owner":"ann","team":"x"}},
@@ -49,15 +50,15 @@ func TestApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"database":"db","table":"t","schema":{"id":2,"columns":[` +
-		`{"id":1,"name":"date","type":"STRING NOT NULL"},` +
-		`{"id":2,"name":"id","type":"INT NOT NULL","comment":"key"},` +
+		`{"id":1,"name":"day","type":"STRING NOT NULL"},` +
+		`{"id":2,"name":"key","type":"INT NOT NULL","comment":"key"},` +
 		`{"id":3,"name":"n","type":"BIGINT","comment":"count"},` +
 		`{"id":4,"name":"r","type":"ROW<new DATE, b ARRAY<DOUBLE> NOT NULL, a BIGINT>","nested_ids":[15,8,9,7]},` +
 		`{"id":5,"name":"m","type":"MAP<STRING, INT>","nested_ids":[10,11]},` +
-		`{"id":12,"name":"day","type":"ROW<x INT>","nested_ids":[13],"comment":"new"},` +
+		`{"id":12,"name":"id","type":"ROW<x INT>","nested_ids":[13],"comment":"new"},` +
 		`{"id":14,"name":"c","type":"BIGINT"}]},` +
-		`"primary_key":["date","id"],"partition_keys":["date"],"bucket_keys":["id"],"bucket_count":1,"bucket_function":"iceberg",` +
-		`"options":{"auto_partition.key":"date","auto_partition.time_unit":"day","log_ttl":"5s"},"properties":{"owner":"ann"},"comment":"hello","highest_field_id":15}`
+		`"primary_key":["day","key"],"partition_keys":["day"],"bucket_keys":["key"],"bucket_count":1,"bucket_function":"iceberg",` +
+		`"options":{"auto_partition.key":"day","auto_partition.time_unit":"day","log_ttl":"5s"},"properties":{"owner":"ann"},"comment":"hello","highest_field_id":15}`
 	if got := string(n.Encode()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -132,6 +133,7 @@ func TestApplyRefuses(t *testing.T) {
 		`[{"op":"drop_column","name":"day"}]`:                                                           `column "day": it is in the primary key`,
 		`[{"op":"drop_column","name":"idd"}]`:                                                           `no such column, did you mean "id"?`,
 		`[{"op":"rename_column","name":"n","to":"c"}]`:                                                  `column "c": the table has a column of this name`,
+		`[{"op":"rename_column","name":"day","to":"date"}]`:                                             `column "day": it is in the partition keys and cannot be renamed`,
 		`[{"op":"rename_column","name":"n","to":"__n"}]`:                                                `reserved`,
 		`[{"op":"modify_column","name":"id","type":"BIGINT"}]`:                                          `column "id": it is in the primary key: its type cannot change`,
 		`[{"op":"modify_column","name":"n","type":"SMALLINT"}]`:                                         `column "n": INT cannot become SMALLINT; it may become BIGINT`,
