@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,9 +91,33 @@ func (c *trio) keep(what string, since time.Time) {
 	for _, m := range c.nodes {
 		fmt.Fprintf(w, "node %d: flight %s by way of %s, kafka %s\n%s\n", m.id, m.flight, m.in.address, m.kafka, m.stderr)
 	}
+	for _, m := range c.nodes {
+		fmt.Fprintf(w, "goroutines of node %d:\n%s\n", m.id, m.get("/debug/pprof/goroutine?debug=1"))
+	}
 	c.clients.since(since.Add(-time.Second), w)
 	if err := errors.Join(w.Flush(), f.Close()); err != nil {
 		c.t.Error(err)
 	}
 	c.t.Logf("what was said meanwhile: %s", filepath.Base(f.Name()))
+}
+
+// get asks a node's HTTP port; what is wrong is the answer when there is none.
+func (m *member) get(path string) string {
+	ctx, cancel := context.WithTimeout(m.t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.http+path, nil)
+	if err != nil {
+		return err.Error()
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return string(body)
 }

@@ -50,6 +50,8 @@ type member struct {
 	toDatabase, toStore, in *wire
 	process                 atomic.Int64 // 0: none runs
 	paused                  bool
+	clock                   *wallClock // nil: the clock of the machine
+	smallDisk               bool       // its data directory has a small file system of its own
 }
 
 // newCluster makes n nodes; start starts them.
@@ -89,6 +91,8 @@ func (c *trio) add(i int, plugins string, flags []string) {
 		fmt.Sprintf("MINK_STORAGE_OPTIONS=endpoint=http://%s,access_key_id=%s,secret_access_key=%s", m.toStore.address, cloudtest.AccessKeyID, cloudtest.SecretAccessKey),
 	}
 	m.node = n
+	m.offTheClock()
+	m.onASmallDisk()
 	c.nodes = append(c.nodes, m)
 	t.Cleanup(func() {
 		m.resume()

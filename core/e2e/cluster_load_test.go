@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mink-project/mink/sdk/client"
@@ -105,6 +106,7 @@ type load struct {
 	// producers, has a cluster that nobody writes.
 	gate      sync.RWMutex
 	producers []*kgo.Client
+	began     time.Time // of the fault of now
 
 	kafka   map[string][]*series // producer -> partition
 	clean   []*series            // partition
@@ -480,14 +482,30 @@ func (m *groupMember) poll(stop context.Context) {
 	})
 	commit, cancelCommit := context.WithTimeout(context.WithoutCancel(stop), 10*time.Second)
 	defer cancelCommit()
-	mine := m.k.UncommittedOffsets()[busyTopic]
-	if err := m.k.CommitUncommittedOffsets(commit); err == nil { // a rebalance may refuse it, as it does everywhere
-		m.beat()
-		m.seen.mu.Lock()
-		for part, at := range mine {
-			m.seen.committed[part] = max(m.seen.committed[part], at.Offset)
+	m.k.CommitOffsetsSync(commit, m.k.UncommittedOffsets(), m.committed)
+}
+
+// committed notes what a commit was told: a rebalance may refuse it, as it does
+// everywhere.
+func (m *groupMember) committed(_ *kgo.Client, req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+	if err != nil {
+		return
+	}
+	refused := map[int32]bool{}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			refused[p.Partition] = p.ErrorCode != 0
 		}
-		m.seen.mu.Unlock()
+	}
+	m.seen.mu.Lock()
+	defer m.seen.mu.Unlock()
+	for _, t := range req.Topics {
+		for _, p := range t.Partitions {
+			if no, told := refused[p.Partition]; told && !no {
+				m.seen.committed[p.Partition] = max(m.seen.committed[p.Partition], p.Offset)
+				m.beat()
+			}
+		}
 	}
 }
 
@@ -501,7 +519,7 @@ func (l *load) goesOn(what string) {
 		for _, p := range l.pulses() {
 			ok, err := p.since(at)
 			if err != nil {
-				l.c.keep(what, at)
+				l.c.keep(what, l.began)
 				l.t.Fatalf("%s: a client sees a failure: %v", what, err)
 			}
 			if !ok {
@@ -512,7 +530,7 @@ func (l *load) goesOn(what string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			l.c.keep(what, at)
+			l.c.keep(what, l.began)
 			l.t.Fatalf("%s: no acknowledgement for %s: %s", what, soon, strings.Join(late, "; "))
 		}
 	}
@@ -525,6 +543,7 @@ func (l *load) during(what string, fault func()) time.Duration {
 	for _, p := range l.pulses() {
 		p.reset()
 	}
+	l.began = time.Now()
 	fault()
 	l.goesOn(what)
 	var worst time.Duration

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,7 +20,12 @@ const (
 	passes trouble = iota
 	holds          // takes bytes and forwards none, as a network that drops packets
 	cuts           // resets, and refuses new connections
+	mutes          // requests arrive, answers do not: a network that drops packets one way
+	loses          // some answers are lost with their connection: what was asked has happened
 )
+
+// losesOneOf is how many answers arrive for one that is lost.
+const losesOneOf = 20
 
 // wire is a TCP proxy before one address of one process. Trouble is set by who
 // dials: a client and a peer reach a node at the same advertised address.
@@ -128,7 +134,7 @@ func (w *wire) serve(in *net.TCPConn) {
 	defer w.wg.Done()
 	defer w.forget(in)
 	from := w.dialer(in)
-	if !w.keep(in, from) || !w.passing(from) {
+	if !w.keep(in, from) || !w.passing(from, false) {
 		return
 	}
 	conn, err := net.DialTimeout("tcp", w.target, 10*time.Second)
@@ -148,14 +154,18 @@ func (w *wire) serve(in *net.TCPConn) {
 	both.Wait()
 }
 
-// passing waits while connections of from are held; false: they are cut.
-func (w *wire) passing(from int) bool {
+// passing waits while connections of from are held, in the direction of an answer or of
+// a request; false: they are cut.
+func (w *wire) passing(from int, answer bool) bool {
 	for {
 		w.mu.Lock()
 		now, changed, closed := w.trouble[from], w.changed, w.closed
 		w.mu.Unlock()
-		if now != holds || closed {
-			return now != cuts && !closed
+		switch {
+		case closed, now == cuts, now == loses && answer && rand.IntN(losesOneOf) == 0:
+			return false
+		case now != holds && (now != mutes || !answer):
+			return true
 		}
 		<-changed
 	}
@@ -167,8 +177,9 @@ type piece struct {
 	at    time.Time
 }
 
-// pump copies one direction, in order, each piece after the delay of its arrival.
-func (w *wire) pump(to, from *net.TCPConn, who int, delayed bool) {
+// pump copies one direction, requests or answers, in order, each piece of a request
+// after the delay of its arrival.
+func (w *wire) pump(to, from *net.TCPConn, who int, request bool) {
 	pieces := make(chan piece, 64)
 	var reading sync.WaitGroup
 	reading.Add(1)
@@ -182,7 +193,7 @@ func (w *wire) pump(to, from *net.TCPConn, who int, delayed bool) {
 				w.mu.Lock()
 				d := w.delay
 				w.mu.Unlock()
-				if !delayed {
+				if !request {
 					d = 0
 				}
 				pieces <- piece{b[:n], time.Now().Add(d)}
@@ -198,13 +209,16 @@ func (w *wire) pump(to, from *net.TCPConn, who int, delayed bool) {
 			continue
 		}
 		time.Sleep(time.Until(p.at))
-		failed = !w.passing(who)
+		failed = !w.passing(who, !request)
 		if !failed {
 			_, err := to.Write(p.bytes)
 			failed = err != nil
 		}
 		if failed {
+			_ = from.SetLinger(0)
 			_ = from.Close()
+			_ = to.SetLinger(0)
+			_ = to.Close()
 		}
 	}
 	reading.Wait()

@@ -5,7 +5,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -55,5 +61,69 @@ func TestDiskFails(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// fullFS has no room for more of a manifest than the first writes.
+type fullFS struct {
+	vfs.FS
+	room *atomic.Int64 // writes
+}
+
+type fullFile struct {
+	vfs.File
+	room *atomic.Int64
+}
+
+func (f fullFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.Create(name, c)
+	if err == nil && strings.HasPrefix(filepath.Base(name), "MANIFEST-") {
+		file = fullFile{file, f.room}
+	}
+	return file, err
+}
+
+func (f fullFile) Write(p []byte) (int, error) {
+	if f.room.Add(-1) < 0 {
+		return 0, syscall.ENOSPC
+	}
+	return f.File.Write(p)
+}
+
+// A disk that is full when a manifest is written ends an open and a put, with an error
+// that says so, at whichever write; with room the store opens again.
+func TestNoRoomForAManifest(t *testing.T) {
+	refused := 0
+	for room := range int64(12) {
+		b := newBed(t, table(t, 1, nil, column("k", "INT"), column("v", "STRING")), true)
+		wait(t, b.put(false, nil, Row{int32(1), "a"}))
+		dir := b.kv.store.dir
+		if err := b.kv.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b.kv = nil
+		left := &atomic.Int64{}
+		left.Store(room)
+		b.sh.fs = fullFS{vfs.Default, left}
+		st, _, err := b.sh.openStore(dir, bucket7, nil)
+		if err == nil {
+			err = errors.Join(st.commit(st.newBatch(0), meta{}), st.db.Flush(), st.failed.get())
+			_ = st.close()
+		}
+		if err != nil {
+			refused++
+			if !diskTrouble(err) {
+				t.Errorf("no room after %d writes: %v, want an error of the disk", room, err)
+			}
+		}
+		b.sh.fs = vfs.Default
+		b.log.Close()
+		b.open()
+		if rows := b.all(); len(rows) == 0 {
+			t.Errorf("no room after %d writes: rows are lost", room)
+		}
+	}
+	if refused == 0 {
+		t.Error("there was always room")
 	}
 }

@@ -3,6 +3,8 @@ package kv
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -16,7 +18,9 @@ import (
 // store. What is written from then on goes nowhere, and succeeds: Pebble tries a failed
 // flush again without a pause and without end, and commits, checkpoints and the end of
 // the store would wait for it. Manifests are not written then either: what the directory
-// has is as of an earlier moment, if it opens at all.
+// has is as of an earlier moment, if it opens at all. The write to a manifest that fails
+// first succeeds, too: Pebble's manifest would keep its error for ever, and the flush in
+// an Open, which nobody can end, with it.
 type workFS struct {
 	vfs.FS
 	failed *failure
@@ -26,7 +30,11 @@ func (f workFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if f.failed.is() {
 		return lostFile{}, nil
 	}
-	return f.unsynced(f.FS.Create(name, c))
+	file, err := f.FS.Create(name, c)
+	if strings.HasPrefix(filepath.Base(name), "MANIFEST-") {
+		return f.manifest(file, err)
+	}
+	return f.unsynced(file, err)
 }
 
 func (f workFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
@@ -52,6 +60,23 @@ func (f workFS) unsynced(file vfs.File, err error) (vfs.File, error) {
 		return nil, f.failed.write(err)
 	}
 	return workFile{file, f.failed}, nil
+}
+
+func (f workFS) manifest(file vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		_ = f.failed.write(err)
+		return lostFile{}, nil
+	}
+	return manifestFile{workFile{file, f.failed}}, nil
+}
+
+// manifestFile takes everything: a write that fails ends the store, without Pebble's
+// knowing.
+type manifestFile struct{ workFile }
+
+func (f manifestFile) Write(p []byte) (int, error) {
+	_, _ = f.workFile.Write(p)
+	return len(p), nil
 }
 
 // write ends the store for a write that failed.

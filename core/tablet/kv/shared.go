@@ -8,6 +8,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/mink-project/mink/core/record/arrowipc"
 	"github.com/mink-project/mink/core/tablet"
@@ -62,6 +63,7 @@ func (c *SharedConfig) Validate() error {
 // node share. Safe for concurrent use.
 type Shared struct {
 	cfg     SharedConfig
+	fs      vfs.FS // below the stores; tests have others
 	cache   *pebble.Cache
 	files   *pebble.FileCache
 	compact *compactions
@@ -126,6 +128,7 @@ func NewShared(cfg SharedConfig) (*Shared, error) {
 	}
 	s := &Shared{
 		cfg:     cfg,
+		fs:      vfs.Default,
 		cache:   pebble.NewCache(cfg.CacheBytes),
 		files:   pebble.NewFileCache(fileCacheShards, cfg.OpenFiles),
 		compact: newCompactions(cfg.CompactionsMax),

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -134,8 +133,13 @@ func (s *Shared) openStore(dir string, bucket mink.BucketRef, fail func(error)) 
 	if err != nil {
 		return nil, meta{}, fmt.Errorf("store of bucket %s: %w", bucket, err)
 	}
-	if st.db, err = pebble.Open(dir, s.options(st)); err != nil {
-		return nil, meta{}, fmt.Errorf("store of bucket %s: open %s: %w", bucket, dir, storeError(err))
+	st.db, err = pebble.Open(dir, s.options(st))
+	failed := st.failed.get() // of which Pebble may know nothing, or only what came of it
+	if err != nil {
+		return nil, meta{}, fmt.Errorf("store of bucket %s: open %s: %w", bucket, dir, errors.Join(failed, storeError(err)))
+	}
+	if failed != nil {
+		return nil, meta{}, errors.Join(fmt.Errorf("store of bucket %s: open %s: %w", bucket, dir, failed), st.close())
 	}
 	m := meta{}
 	if there {
@@ -160,7 +164,7 @@ const l0Threshold = 8
 func (s *Shared) options(st *store) *pebble.Options {
 	log := storeLogger{failed: st.failed, shared: s, bucket: st.bucket}
 	o := &pebble.Options{
-		FS:                          workFS{vfs.Default, st.failed},
+		FS:                          workFS{s.fs, st.failed},
 		Cache:                       s.cache,
 		FileCache:                   s.files,
 		DisableWAL:                  true, // the changelog is the log
