@@ -500,7 +500,7 @@ distributed_all() {
 distributed_cleaned() {
 	local removed=
 	for _ in $(seq 60); do
-		removed=$(bin/mink --bootstrap "$flight" --json cluster stats | jq '[.buckets[] | select(.table == "kafka.connect-offsets") | .removed_records // 0] | add')
+		removed=$(bin/mink --bootstrap "$flight" --json cluster stats --node 1 | jq '[.buckets[] | select(.table == "kafka.connect-offsets") | .removed_records // 0] | add')
 		if [ "${removed:-0}" -gt 3 ]; then
 			result distributed "connect-offsets is cleaned" PASS "$removed records removed"
 			return

@@ -15,87 +15,8 @@ import (
 )
 
 func clusterCommand(a *app) *cobra.Command {
-	describe := &cobra.Command{
-		Use: "describe", Short: "List the nodes", Args: noArgs,
-		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			d, err := c.DescribeCluster(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(d)
-			}
-			fmt.Fprintf(a.out, "cluster %s: %d databases, %d tables, %d buckets, metadata index %d, coordinator node %d\n",
-				d.ID, d.Databases, d.Tables, d.Buckets, d.AppliedIndex, d.Coordinator.ID)
-			var rows [][]string
-			for _, n := range d.Nodes {
-				state := "live"
-				if !n.Live {
-					state = "sealed"
-				}
-				rows = append(rows, []string{fmt.Sprint(n.ID), fmt.Sprint(n.Epoch), state, n.FlightAddress, n.KafkaAddress, fmt.Sprint(n.Buckets), n.Version, timeOf(n.RegisteredMs)})
-			}
-			a.printTable([]string{"node", "epoch", "state", "flight", "kafka", "buckets", "version", "registered"}, rows)
-			return nil
-		}),
-	}
-	health := &cobra.Command{
-		Use: "health", Short: "Exit 0 when the node serves, 1 when not", Args: noArgs,
-		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			h, err := c.Health(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.json {
-				if err := a.printJSON(h); err != nil {
-					return err
-				}
-			}
-			if !a.json {
-				a.printDamage(h.DamagedLogs)
-			}
-			if !h.Ready {
-				return fmt.Errorf("node %d is not ready: %s", h.Node, h.Reason)
-			}
-			if !a.json {
-				fmt.Fprintf(a.out, "node %d is ready, up for %s\n", h.Node, time.Duration(h.Uptime*float64(time.Second)).Round(time.Second))
-			}
-			return nil
-		}),
-	}
-	config := &cobra.Command{
-		Use: "config", Short: "Print the node's configuration in effect, secrets hidden", Args: noArgs,
-		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			values, err := c.Config(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(values)
-			}
-			var rows [][]string
-			for _, k := range sortedKeys(values) {
-				rows = append(rows, []string{k, values[k]})
-			}
-			a.printTable([]string{"key", "value"}, rows)
-			return nil
-		}),
-	}
-	stats := &cobra.Command{
-		Use: "stats", Short: "Print the node's buckets, loops and figures", Args: noArgs,
-		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			s, err := c.Stats(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(s)
-			}
-			a.printStats(s)
-			return nil
-		}),
-	}
-	return group("cluster", "Describe the cluster, its health, configuration and figures", describe, health, config, stats, rebalanceCommand(a), removeNodeCommand(a), acceptLossCommand(a))
+	return group("cluster", "Describe the cluster, its health, configuration and figures",
+		describeCommand(a), healthCommand(a), configCommand(a), statsCommand(a), rebalanceCommand(a), removeNodeCommand(a), acceptLossCommand(a))
 }
 
 func (a *app) printStats(s api.Stats) {

@@ -236,7 +236,7 @@ func (s *site) swept() {
 	s.t.Helper()
 	runs := func() map[string]uint64 {
 		var st api.Stats
-		if err := json.Unmarshal([]byte(s.mink("", "cluster", "stats", "--json")), &st); err != nil {
+		if err := json.Unmarshal([]byte(s.mink("", "cluster", "stats", "--node", "1", "--json")), &st); err != nil {
 			s.t.Fatal(err)
 		}
 		out := map[string]uint64{}

@@ -13,6 +13,12 @@ import (
 	"github.com/mink-project/mink/core/server"
 )
 
+// What --check-config looks at.
+const (
+	checkAll  = "all"
+	checkKeys = "keys"
+)
+
 func serveCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -29,12 +35,14 @@ MINK_<KEY>. Order: defaults, file, environment, flags.`,
   mink serve --data-dir /var/lib/mink --kafka-listen 127.0.0.1:19092
   mink serve --config mink.toml
   mink serve --storage-uri s3://bucket/mink --storage-options region=eu-west-1
-  mink serve --config mink.toml --check-config`,
+  mink serve --config mink.toml --check-config
+  mink serve --config mink.toml --check-config=keys`,
 		Args: noArgs,
 	}
 	values := map[string]*string{}
-	insecure, checkOnly := false, false
-	cmd.Flags().BoolVar(&checkOnly, "check-config", false, "try the configuration and its stores, start no node")
+	insecure, check := false, ""
+	cmd.Flags().StringVar(&check, "check-config", "", "try the configuration, its stores and its metadata database, start no node; =keys: only keys and values, nothing is opened")
+	cmd.Flags().Lookup("check-config").NoOptDefVal = checkAll
 	for _, k := range server.Keys() {
 		if k.Type == "boolean" && k.Name == "insecure" {
 			cmd.Flags().BoolVar(&insecure, k.Flag, false, k.Doc)
@@ -62,12 +70,25 @@ MINK_<KEY>. Order: defaults, file, environment, flags.`,
 		if cfg.Insecure {
 			logger.Warn("--insecure: listeners beyond loopback are open to whoever reaches them; there is no authentication yet")
 		}
-		if checkOnly {
+		switch check {
+		case "":
+		case checkKeys:
+			for _, line := range append(server.CheckKeys(cfg), "the configuration is valid") {
+				fmt.Fprintln(a.out, line)
+			}
+			return nil
+		default:
+			if check != checkAll {
+				return usagef("--check-config=%s: want --check-config or --check-config=%s", check, checkKeys)
+			}
 			report, err := server.Check(cmd.Context(), cfg, logger)
 			for _, line := range report {
 				fmt.Fprintln(a.out, line)
 			}
 			return err
+		}
+		for _, w := range cfg.Warnings() {
+			logger.Warn("configuration: " + w)
 		}
 		return server.Run(cmd.Context(), cfg, logger, func(at server.Ready) {
 			dir := cfg.DataDir

@@ -20,7 +20,7 @@ import (
 func (n *node) cleanedEnd(topic string) int64 {
 	n.t.Helper()
 	var s api.Stats
-	if err := json.Unmarshal(n.mink(nil, "cluster", "stats", "--json"), &s); err != nil {
+	if err := json.Unmarshal(n.mink(nil, "cluster", "stats", "--node", "1", "--json"), &s); err != nil {
 		n.t.Fatal(err)
 	}
 	for _, b := range s.Buckets {

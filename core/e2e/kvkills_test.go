@@ -194,7 +194,7 @@ func (k *kvKill) snapshotted() (s api.KVSnapshotStats) {
 	k.t.Helper()
 	eventually(k.t, "a snapshot of all rows", func() bool {
 		var stats api.Stats
-		if err := json.Unmarshal(k.mink(nil, "--json", "cluster", "stats"), &stats); err != nil {
+		if err := json.Unmarshal(k.mink(nil, "--json", "cluster", "stats", "--node", "1"), &stats); err != nil {
 			k.t.Fatal(err)
 		}
 		for _, b := range stats.Buckets {

@@ -46,7 +46,7 @@ func newPluginNode(t *testing.T, wal bool, flags ...string) (n *node, objects, l
 func (n *node) plugin() api.PluginStats {
 	n.t.Helper()
 	var stats api.Stats
-	if err := json.Unmarshal(n.mink(nil, "--json", "cluster", "stats"), &stats); err != nil {
+	if err := json.Unmarshal(n.mink(nil, "--json", "cluster", "stats", "--node", "1"), &stats); err != nil {
 		n.t.Fatal(err)
 	}
 	if len(stats.Plugins) != 1 {

@@ -84,6 +84,7 @@ func (s *service) actionTable() []action {
 		entry(api.ActionGetConfig, "{} -> Config: of the answering node, secrets hidden", s.getConfig),
 		entry(api.ActionNodeStats, "{} -> Stats: of the answering node", s.nodeStats),
 		entry(api.ActionHealth, "{} -> Health: of the answering node", s.health),
+		entry(api.ActionAskNodes, "AskNodes -> NodeAnswers: what every live node, or one, says of itself; one that does not answer fails nothing", s.askNodes),
 		entry(api.ActionCheck, "CheckRequest -> CheckReport: compare metadata and object store", s.check),
 		holder(entry(api.ActionAcceptLoss, "AcceptLoss -> LossReport: what damaged write-ahead logs have lost; confirm: give it up", s.acceptLoss)),
 		holder(answersMany(api.ActionRebalance, "Rebalance -> many RebalanceStep: even out the buckets over the nodes; each move when it has ended, the report last", s.rebalance)),

@@ -3,6 +3,7 @@ package flight
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
@@ -169,7 +170,8 @@ func (s *service) nodeStats(context.Context, nothing) (any, error) { return s.ba
 func (s *service) health(context.Context, nothing) (any, error) {
 	ready, reason := s.backend.Ready()
 	id, _ := s.backend.Self()
-	return api.Health{Ready: ready, Reason: reason, Node: id, Uptime: s.backend.Uptime().Seconds(), DamagedLogs: s.backend.Damaged()}, nil
+	return api.Health{Ready: ready, Reason: reason, Node: id, Uptime: s.backend.Uptime().Seconds(), DamagedLogs: s.backend.Damaged(),
+		LeaseTTLMs: s.cfg.LeaseTTL.Milliseconds(), ClusterID: s.cfg.ClusterID, Version: s.cfg.Version, ClockMs: time.Now().UnixMilli()}, nil
 }
 
 func (s *service) check(ctx context.Context, b api.CheckRequest) (any, error) {

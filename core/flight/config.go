@@ -14,6 +14,8 @@ type Config struct {
 	Listen string
 	// ClusterID and Version are shown by describe_cluster.
 	ClusterID, Version string
+	// LeaseTTL is shown by health: all nodes of a cluster have the same.
+	LeaseTTL time.Duration
 	// MessageBytesMax bounds one message each way; a client that sends a larger
 	// batch is told to split it. 1 MiB .. 1 GiB, default 64 MiB.
 	MessageBytesMax int

@@ -224,11 +224,18 @@ func FromStatus(n cluster.Node, stream Stream, err error) error {
 		e.err = fmt.Errorf("the call was cut off: %w", mink.ErrUnavailable)
 	}
 	if stream != nil {
-		if v := stream.Trailer().Get(api.HeaderAppliedIndex); len(v) > 0 {
-			e.Applied, _ = strconv.ParseUint(v[0], 10, 64) // 0 for what is no number
-		}
+		e.Applied = appliedOf(stream)
 	}
 	return e
+}
+
+// appliedOf is the metadata index that a peer had applied at the end of a call; 0: it
+// does not say.
+func appliedOf(ended Stream) (index uint64) {
+	if v := ended.Trailer().Get(api.HeaderAppliedIndex); len(v) > 0 {
+		index, _ = strconv.ParseUint(v[0], 10, 64) // 0 for what is no number
+	}
+	return index
 }
 
 // Action runs an action on a peer and decodes its one answer into out (nil:
@@ -250,6 +257,31 @@ func (p *Pool) Action(ctx context.Context, n cluster.Node, action string, body, 
 		return fmt.Errorf("%s: node %d answered nothing: %w", action, n.ID, mink.ErrUnknownOutcome)
 	}
 	return err
+}
+
+// Look runs an action on a peer, however far the peer's metadata are, and answers its
+// one body and the index that it has applied.
+func (p *Pool) Look(ctx context.Context, n cluster.Node, action string, body []byte) (answer []byte, applied uint64, err error) {
+	conn, err := p.At(n)
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.Pairs(api.HeaderForwarded, "1")))
+	defer cancel()
+	s, err := conn.DoAction(ctx, &flight.Action{Type: action, Body: body})
+	if err != nil {
+		return nil, 0, FromStatus(n, nil, err)
+	}
+	for {
+		r, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return answer, appliedOf(s), nil
+		}
+		if err != nil {
+			return nil, 0, FromStatus(n, s, err)
+		}
+		answer = r.Body
+	}
 }
 
 // Each runs an action on a peer and hands each of its answers to f, whose error

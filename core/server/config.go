@@ -281,8 +281,10 @@ func (c Config) Validate() error {
 	if c.LogCacheBytes != 0 && c.LogCacheBytes < logCacheMin {
 		fail("log_cache_bytes is %s; it must be at least %s, so that the longest record fits, or 0", c.LogCacheBytes, units.Size(logCacheMin))
 	}
-	if err := c.checkOptions(); err != nil {
-		errs = append(errs, err)
+	for _, err := range []error{c.checkOptions(), c.checkAdvertised()} {
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if c.KafkaListen != off {
 		if err := schema.CheckName("kafka_database: database", c.KafkaDatabase); err != nil {

@@ -18,6 +18,7 @@ import (
 func openFlight(ctx context.Context, cfg Config, p *parts, metrics flight.Metrics, logger *slog.Logger) (*flight.Server, error) {
 	c := flight.Default()
 	c.Listen, c.ClusterID, c.Version = cfg.Listen, cfg.ClusterID, Version
+	c.LeaseTTL = time.Duration(cfg.LeaseTTL)
 	c.MessageBytesMax = int(cfg.MessageBytesMax)
 	c.Inflation = p.inflation
 	s, err := flight.New(c, flightBackend{p}, metrics, logger, flight.WithPeers(p.peers))

@@ -35,6 +35,7 @@ const (
 	ActionAcceptLoss      = "accept_loss"      // AcceptLoss -> LossReport
 	ActionRebalance       = "rebalance"        // Rebalance -> RebalanceStep; answers many, the report last
 	ActionReleaseBucket   = "release_bucket"   // ReleaseBucket -> {}
+	ActionAskNodes        = "ask_nodes"        // AskNodes -> NodeAnswers: what every live node says of itself
 	ActionRemoveNode      = "remove_node"      // RemoveNode -> RemovedNode
 )
 
@@ -200,6 +201,40 @@ type Health struct {
 	// DamagedLogs are those whose recovery a person must decide; known to the
 	// coordinator's node. At most 100 losses of each slot are listed.
 	DamagedLogs []DamagedLog `json:"damaged_logs,omitempty"`
+	// What all nodes of a cluster have in common, as this one is configured.
+	LeaseTTLMs int64  `json:"lease_ttl_ms,omitempty"`
+	ClusterID  string `json:"cluster_id,omitempty"`
+	Version    string `json:"version,omitempty"`
+	ClockMs    int64  `json:"clock_ms,omitempty"` // the node's wall clock when it answered, ms since 1970
+}
+
+// AskNodes asks the answering node to ask every live node, itself too, what it says of
+// itself: all at once, each with a timeout.
+type AskNodes struct {
+	About     string      `json:"about"`                // health, get_config or node_stats
+	Node      mink.NodeID `json:"node_id,omitempty"`    // only this one; 0: all
+	TimeoutMs int64       `json:"timeout_ms,omitempty"` // for each node; 0: 5 s, at most 1 m
+}
+
+// NodeAnswers are what the nodes answered.
+type NodeAnswers struct {
+	Node  mink.NodeID  `json:"asked_by"`   // the node that asked the others
+	Head  uint64       `json:"head_index"` // newest metadata index that any of them has applied
+	Nodes []NodeAnswer `json:"nodes"`      // the live ones, by id
+}
+
+// NodeAnswer is one node's answer: one of Health, Config and Stats, or Error.
+type NodeAnswer struct {
+	Node         mink.NodeID    `json:"node_id"`
+	Epoch        mink.NodeEpoch `json:"node_epoch"`
+	Address      string         `json:"address"` // that it advertises for Flight
+	TookMs       float64        `json:"took_ms"`
+	Error        string         `json:"error,omitempty"` // why there is no answer
+	AppliedIndex uint64         `json:"applied_index,omitempty"`
+	Lag          uint64         `json:"lag"` // entries of the metadata log that it has yet to apply
+	Health       *Health        `json:"health,omitempty"`
+	Config       *Config        `json:"config,omitempty"`
+	Stats        *Stats         `json:"stats,omitempty"`
 }
 
 // Stats are the answering node's figures.

@@ -158,6 +158,14 @@ func (c *Client) Health(ctx context.Context) (api.Health, error) {
 	return out, decodeAnswer(api.ActionHealth, answer, &out)
 }
 
+// AskNodes answers what every live node, or one, says of itself, as some node was told:
+// one that does not answer has the reason in its place.
+func (c *Client) AskNodes(ctx context.Context, ask api.AskNodes) (api.NodeAnswers, error) {
+	var out api.NodeAnswers
+	err := c.ask(ctx, api.ActionAskNodes, ask, &out)
+	return out, err
+}
+
 // Check runs an online consistency check.
 func (c *Client) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
 	var out api.CheckReport
