@@ -472,7 +472,7 @@ func (l *goLoad) finish() {
 	}) {
 		l.t.Error("the tail does not come to the end")
 	}
-	l.changelog()
+	changelogOf(l.t, l.cl)
 	rows := l.snapshot()
 	if !servertest.Wait(l.ctx, func() bool {
 		l.mu.Lock()
@@ -537,19 +537,19 @@ func decoded(t *testing.T, rec arrow.RecordBatch) []row {
 	return rows
 }
 
-// changelog reads all changes of db.k: of every key each round once, in order.
-func (l *goLoad) changelog() {
-	l.t.Helper()
+// changelogOf reads all changes of db.k: of every key each round once, in order.
+func changelogOf(t *testing.T, cl *client.Client) {
+	t.Helper()
 	rows := map[int64]row{}
 	last := map[int64]int32{}
-	for b, err := range l.cl.Scan(l.ctx, client.ScanRequest{Table: "db.k", Bucket: -1}) {
+	for b, err := range cl.Scan(t.Context(), client.ScanRequest{Table: "db.k", Bucket: -1}) {
 		if err != nil {
-			l.t.Fatal(err)
+			t.Fatal(err)
 		}
-		for i, r := range decoded(l.t, b.Record) {
+		for i, r := range decoded(t, b.Record) {
 			change := b.Change(i)
 			if why := apply(rows, change, r); why != "" {
-				l.t.Errorf("changelog of bucket %s, offset %d: %s", b.Bucket, b.Meta.Base+mink.Offset(i), why)
+				t.Errorf("changelog of bucket %s, offset %d: %s", b.Bucket, b.Meta.Base+mink.Offset(i), why)
 			}
 			step := int32(1)
 			switch {
@@ -559,7 +559,7 @@ func (l *goLoad) changelog() {
 				step = 2
 			}
 			if *r.B != last[r.ID]+step {
-				l.t.Errorf("changelog of bucket %s, offset %d: key %d comes to round %d after round %d", b.Bucket, b.Meta.Base+mink.Offset(i), r.ID, *r.B, last[r.ID])
+				t.Errorf("changelog of bucket %s, offset %d: key %d comes to round %d after round %d", b.Bucket, b.Meta.Base+mink.Offset(i), r.ID, *r.B, last[r.ID])
 			}
 			last[r.ID] = *r.B
 		}

@@ -12,6 +12,11 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
+// logOf is a ticket for a whole log.
+func logOf(b mink.BucketRef) *flight.Ticket {
+	return &flight.Ticket{Ticket: api.JSON(api.Ticket{Scan: &api.Scan{Bucket: b}})}
+}
+
 // taken waits until a bucket's leader has given out offsets up to end, durable or not.
 func taken(t *testing.T, leader *generic, b mink.BucketRef, end mink.Offset) {
 	t.Helper()
@@ -64,8 +69,7 @@ func TestAPausedNodeSendsNothing(t *testing.T) {
 			if err := w.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			whole := &flight.Ticket{Ticket: api.JSON(api.Ticket{Scan: &api.Scan{Bucket: b}})}
-			if got, err := leader.get(t.Context(), whole); err != nil || !slices.Equal(got, append(upTo(5), 40)) {
+			if got, err := leader.get(t.Context(), logOf(b)); err != nil || !slices.Equal(got, append(upTo(5), 40)) {
 				t.Errorf("rows %v, %v: want those that were sent before the node stood still", got, err)
 			}
 			if killed {
@@ -75,7 +79,7 @@ func TestAPausedNodeSendsNothing(t *testing.T) {
 			if n := p.close(); n != 40 {
 				t.Errorf("%d of 40 rows are acknowledged", n)
 			}
-			got, err := leader.get(t.Context(), whole)
+			got, err := leader.get(t.Context(), logOf(b))
 			if slices.Sort(got); err != nil || !slices.Equal(got, upTo(41)) {
 				t.Errorf("rows %v, %v", got, err)
 			}

@@ -343,6 +343,14 @@ func (c *Cluster) Resume(id int) {
 	n.kafka.release()
 }
 
+// Mute makes a node's listeners take and answer nothing, until it is killed or resumed;
+// what it was asked before it does.
+func (c *Cluster) Mute(id int) {
+	n := c.Node(id)
+	n.flight.hold()
+	n.kafka.hold()
+}
+
 // PauseStore makes every call of a node to the store hang until ResumeStore.
 func (c *Cluster) PauseStore(id int) { c.Node(id).running.store.Pause() }
 
