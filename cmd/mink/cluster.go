@@ -27,6 +27,7 @@ func (a *app) printStats(s api.Stats) {
 	}
 	a.printTable([]string{"table", "bucket", "epoch", "log start", "high watermark", "log end", "quarantined", "refused", "error"}, rows)
 	a.printKVSnapshots(s.Buckets)
+	a.printHeldTrims(s.Buckets)
 	rows = nil
 	for _, l := range s.Loops {
 		rows = append(rows, []string{l.Name, (time.Duration(l.IntervalMs) * time.Millisecond).String(), timeOf(l.LastMs), timeOf(l.NextMs), fmt.Sprint(l.Runs), fmt.Sprint(l.Failures), l.LastError})
@@ -56,6 +57,19 @@ func (a *app) printKVSnapshots(buckets []api.BucketStats) {
 	}
 	if len(rows) > 0 {
 		a.printTable([]string{"KV snapshots of", "bucket", "newest", "offset", "rows", "files", "size", "taken", "retained", "running", "last error"}, rows)
+	}
+}
+
+// printHeldTrims lists what keeps logs longer than retention says, when anything does.
+func (a *app) printHeldTrims(buckets []api.BucketStats) {
+	var rows [][]string
+	for _, b := range buckets {
+		if h := b.HeldTrim; h != nil {
+			rows = append(rows, []string{b.Table, b.Bucket.String(), b.LogStart.String(), h.Wanted.String(), h.At.String(), h.By, h.Why})
+		}
+	}
+	if len(rows) > 0 {
+		a.printTable([]string{"trim held of", "bucket", "log start", "wanted", "possible", "by", "why"}, rows)
 	}
 }
 

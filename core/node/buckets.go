@@ -534,6 +534,7 @@ func (b *buckets) stats() []BucketStats {
 			s.Error = e.kv.err.Error()
 		}
 		s.KVSnapshot = b.snapshotStats(e)
+		s.HeldTrim = b.heldTrim(e)
 		out = append(out, s)
 	}
 	return out

@@ -295,6 +295,7 @@ type BucketStats struct {
 	Clean         tablet.CleanStats
 	KV            *kv.Stats        // of a primary-key table, while its store is open
 	KVSnapshot    *KVSnapshotStats // of a primary-key table
+	HeldTrim      *HeldTrim        // nil: none
 	Error         string           // why it is not open, or its store
 }
 

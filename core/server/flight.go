@@ -149,6 +149,9 @@ func (b flightBackend) Stats() api.Stats {
 			row.Quarantined, row.Refused = st.Quarantined, st.Refused
 		}
 		row.KVSnapshot = kvSnapshotOf(e.KVSnapshot)
+		if h := e.HeldTrim; h != nil {
+			row.HeldTrim = &api.HeldTrim{Wanted: h.Want, At: h.At, By: h.By, Why: h.Why}
+		}
 		out.Buckets = append(out.Buckets, row)
 	}
 	loops := b.parts.loopsOf(s)

@@ -27,6 +27,21 @@ func (s *Stream) Trim(ctx context.Context, to mink.Offset) error {
 	return s.engine.trim(ctx, []*Stream{s})
 }
 
+// HeldTrim is the start that Trim was asked for last and has not reached, and how far
+// uploads and checkpoints let it go by now; held is false when nothing is held. Other
+// bounds of the metadata may lie lower.
+func (s *Stream) HeldTrim() (want, limit mink.Offset, held bool) {
+	want = mink.Offset(s.trimTo.Load())
+	if want <= s.Start() {
+		return 0, 0, false
+	}
+	limit = s.Start()
+	if v, ok := s.engine.deps.Meta.View().Stream(s.id); ok {
+		limit = s.engine.trimLimit(v)
+	}
+	return want, limit, true
+}
+
 // want remembers the highest start that was asked for.
 func (s *Stream) want(to mink.Offset) {
 	for {

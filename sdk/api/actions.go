@@ -291,7 +291,16 @@ type BucketStats struct {
 	Removed       int64            `json:"removed_records,omitempty"` // by cleanings since the bucket opened here
 	CleanError    string           `json:"clean_error,omitempty"`     // of the last cleaning
 	KVSnapshot    *KVSnapshotStats `json:"kv_snapshot,omitempty"`     // of a primary-key table
+	HeldTrim      *HeldTrim        `json:"held_trim,omitempty"`       // retention would let go of more
 	Error         string           `json:"error,omitempty"`
+}
+
+// HeldTrim is a trim that retention asked for and that has not happened.
+type HeldTrim struct {
+	Wanted mink.Offset `json:"wanted"` // the log start that retention asked for
+	At     mink.Offset `json:"at"`     // how far the log may be trimmed now
+	By     string      `json:"by"`     // what holds it: "kv_snapshot", "upload"
+	Why    string      `json:"why"`    // for a person
 }
 
 // KVSnapshotStats are the snapshots of a primary-key bucket's store: the newest one,
