@@ -35,6 +35,12 @@ test: ## unit, story, conformance and simulation tests; prints what it had to le
 mutants: ## puts faults into the code, one by one, and expects the tests to notice each
 	go test -count=1 -timeout 60m -v -run 'FaultsOfCode' $$(git grep -l 'codefault.MustNotice' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's#^#./#') -mutants
 
+.PHONY: sim
+sim: ## clusters in virtual time with fresh seeds, everything failing (HOURS=n node-hours, default 20; or SEEDS=n clusters; SEED=n: the first)
+	@echo "commit $(VERSION)"
+	@go test -c -o bin/sim.test ./core/sim
+	@cd core/sim && ../../bin/sim.test -test.timeout 0 -test.run "^TestManyClusters$$" -sim.first $(or $(SEED),0) $(if $(SEEDS),-sim.runs $(SEEDS),-sim.hours $(or $(HOURS),20))
+
 .PHONY: e2e
 e2e: build ## real processes and real clients (needs kcat and python3 with pyarrow)
 	@scripts/e2e.sh

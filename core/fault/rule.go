@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -106,6 +107,39 @@ type Action struct {
 	kind  actionKind
 	err   error
 	delay time.Duration
+}
+
+// String names the kind of the action.
+func (a Action) String() string {
+	switch a.kind {
+	case actDelay:
+		return "delay"
+	case actFailBefore, actFailAfter:
+		for _, known := range []struct {
+			kind actionKind
+			err  error
+			name string
+		}{
+			{actFailBefore, objstore.ErrUnknownOutcome, "lost request"}, {actFailAfter, objstore.ErrUnknownOutcome, "lost response"},
+			{actFailBefore, objstore.ErrThrottled, "throttled"}, {actFailBefore, objstore.ErrUnavailable, "unavailable"},
+		} {
+			if a.kind == known.kind && errors.Is(a.err, known.err) {
+				return known.name
+			}
+		}
+		return "error"
+	case actOwnConflict:
+		return "conflict with its own retry"
+	case actHold:
+		return "no answer"
+	case actLate:
+		return "late write"
+	case actShortRead:
+		return "short read"
+	case actFlipBit:
+		return "flipped bit"
+	}
+	return "nothing"
 }
 
 // FailBefore answers err and does not touch the store.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,7 @@ type Store struct {
 		rules   []*Injection
 		calls   map[callKey]int
 		stats   Stats
+		kinds   map[string]int
 		pending []*Pending
 		changed chan struct{} // closed and replaced when pending grows
 	}
@@ -76,6 +78,7 @@ var (
 func New(inner objstore.Store, cfg Config) *Store {
 	s := &Store{inner: inner, cfg: cfg}
 	s.mu.calls = map[callKey]int{}
+	s.mu.kinds = map[string]int{}
 	s.mu.changed = make(chan struct{})
 	s.Inject(cfg.Rules...)
 	return s
@@ -138,6 +141,13 @@ func (s *Store) Stats() Stats {
 	return s.mu.stats
 }
 
+// Counts is how often each action was taken, by its name.
+func (s *Store) Counts() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.mu.kinds)
+}
+
 // plan is what will happen to one call.
 type plan struct {
 	call   Call
@@ -165,6 +175,7 @@ func (s *Store) plan(c Call) *plan {
 			continue
 		}
 		in.fired++
+		s.mu.kinds[in.rule.Do.String()]++
 		if in.rule.Do.kind == actDelay {
 			p.delay += in.rule.Do.delay
 		} else {

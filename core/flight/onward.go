@@ -43,7 +43,8 @@ func passing(err error) bool {
 }
 
 // lookAgain waits before a leader is looked for again: for the metadata that the
-// peer knew when it refused, else for a moment.
+// peer knew when it refused, else for a moment. Also while the node stops: rows that
+// it has read are still sent on then.
 func (s *service) lookAgain(ctx context.Context, err error) {
 	var answered *peers.Error
 	if errors.As(err, &answered) && answered.Applied > s.backend.View().Index() {
@@ -58,7 +59,6 @@ func (s *service) lookAgain(ctx context.Context, err error) {
 	select {
 	case <-t.C:
 	case <-ctx.Done():
-	case <-s.stopping:
 	}
 }
 

@@ -67,6 +67,9 @@ func (s *Server) Open(ctx context.Context) error {
 	return nil
 }
 
+// OpenOn is Open with a listener of the caller's, which the server closes as its own.
+func (s *Server) OpenOn(l net.Listener) { s.listener = l }
+
 // Addr is the bound address, after Open.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 

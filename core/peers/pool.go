@@ -45,7 +45,7 @@ type Config struct {
 	// is probed, and ProbeTimeout how long the answer may take: what finds a peer that
 	// hangs. Not below the listeners' 10 s. Defaults 10 s and 5 s.
 	ProbeInterval, ProbeTimeout time.Duration
-	// Dial connects to host:port; nil: TCP.
+	// Dial connects to host:port, and resolves the host; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -158,7 +158,7 @@ func (p *Pool) At(n cluster.Node) (flight.Client, error) {
 	if conn, ok := p.mu.conns[address]; ok {
 		return conn, nil
 	}
-	options := []grpc.DialOption{
+	target, options := address, []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithIdleTimeout(p.cfg.IdleTimeout),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -169,9 +169,10 @@ func (p *Pool) At(n cluster.Node) (flight.Client, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(p.cfg.MessageBytesMax+1<<20), grpc.MaxCallSendMsgSize(p.cfg.MessageBytesMax+1<<20)),
 	}
 	if p.cfg.Dial != nil {
+		target = "passthrough:///" + address
 		options = append(options, grpc.WithContextDialer(p.cfg.Dial))
 	}
-	conn, err := grpc.NewClient(address, options...)
+	conn, err := grpc.NewClient(target, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to node %d at %s: %w", n.ID, address, err)
 	}

@@ -69,8 +69,8 @@ func (c *Compacted) Options() map[string]string {
 	}
 }
 
-// Write is a client that writes to a few keys until ctx ends. It sends everything once.
-func (c *Compacted) Write(ctx context.Context, ref mink.BucketRef, name string, seed uint64) {
+// Write is a client that writes to a few keys until ctx ends, mean apart. It sends everything once.
+func (c *Compacted) Write(ctx context.Context, ref mink.BucketRef, name string, mean time.Duration, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for n := 0; ctx.Err() == nil; {
 		var batch []*keyedRecord
@@ -80,7 +80,7 @@ func (c *Compacted) Write(ctx context.Context, ref mink.BucketRef, name string, 
 		}
 		c.send(ctx, ref, r, batch)
 		select {
-		case <-time.After(time.Duration(r.ExpFloat64() * float64(300*time.Millisecond))):
+		case <-time.After(time.Duration(r.ExpFloat64() * float64(mean))):
 		case <-ctx.Done():
 		}
 	}

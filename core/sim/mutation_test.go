@@ -2,6 +2,8 @@ package sim
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -96,6 +98,32 @@ func (s untombed) Put(ctx context.Context, req objstore.PutRequest) (objstore.Pu
 
 func TestNoticesMissingTombstones(t *testing.T) {
 	mustNotice(t, 1, func(c *Config) { c.Store = func(s objstore.Store) objstore.Store { return untombed{s} } })
+}
+
+// sweeping is a store whose sweep of late slots takes the tombstone before them, too.
+type sweeping struct{ objstore.Store }
+
+func (s sweeping) DeleteBatch(ctx context.Context, keys []string) (objstore.DeleteResponse, error) {
+	more := append([]string(nil), keys...)
+	for _, k := range keys {
+		seq, err := strconv.ParseUint(k[strings.LastIndexByte(k, '/')+1:], 10, 64)
+		if !isSlot(k) || err != nil || seq == 0 {
+			continue
+		}
+		before := fmt.Sprintf("%s%020d", k[:strings.LastIndexByte(k, '/')+1], seq-1)
+		if info, err := s.Head(ctx, before); err == nil && info.Size == object.HeaderLen {
+			more = append(more, before)
+		}
+	}
+	resp, err := s.Store.DeleteBatch(ctx, more)
+	if err == nil {
+		resp.Errors = resp.Errors[:len(keys)]
+	}
+	return resp, err
+}
+
+func TestNoticesASweptTombstone(t *testing.T) {
+	mustNotice(t, 1, func(c *Config) { c.Store = func(s objstore.Store) objstore.Store { return sweeping{s} } })
 }
 
 // overtrimming trims each log one slot further than what is uploaded.

@@ -6,26 +6,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
-	"math/rand/v2"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/mink-project/mink/core/cluster"
-	"github.com/mink-project/mink/core/cluster/clusterpb"
-	"github.com/mink-project/mink/core/fault"
-	"github.com/mink-project/mink/core/internal/units"
+	"github.com/mink-project/mink/core/fault/memnet"
+	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
 var (
 	seedFlag = flag.Uint64("sim.seed", 0, "run this seed only")
-	runsFlag = flag.Int("sim.runs", 0, "how many seeds to run; 0: a few")
 	logFlag  = flag.String("sim.log", "", "write the processes' log to this file")
 )
 
@@ -36,6 +30,13 @@ type run struct {
 	model *Model
 	keyed *Compacted
 	nodes []mink.NodeID
+
+	rows *Rows
+	deck []int          // steps to come
+	done map[string]int // steps by name
+
+	operator     *peers.Pool
+	operatorHost *memnet.Host
 
 	clients sync.WaitGroup
 	stop    context.CancelFunc
@@ -53,10 +54,13 @@ type table struct {
 }
 
 func newRun(t testing.TB, cfg Config, nodes int) *run {
+	cfg.Kafka = kafkaOn
 	w := NewWorld(t, cfg)
-	r := &run{World: w, truth: w.NewTruth()}
+	r := &run{World: w, truth: w.NewTruth(), done: map[string]int{}}
+	r.rows = w.NewRows(r.truth)
+	r.newOperator()
 	r.model = w.NewModel(r.truth)
-	r.keyed = w.NewCompacted(r.truth, 15*time.Second)
+	r.keyed = w.NewCompacted(r.truth, time.Duration(cfg.Pace)*15*time.Second)
 	for i := range nodes {
 		r.nodes = append(r.nodes, mink.NodeID(i+1))
 	}
@@ -103,209 +107,6 @@ func (r *run) ensure(what string, f func(context.Context, *Process) error) {
 	r.Broken("%s does not succeed: %v; processes: %v", what, last, states)
 }
 
-func (r *run) createTable(buckets int32, options map[string]string, partitionKeys ...string) {
-	r.number++
-	name := fmt.Sprintf("t%d", r.number)
-	var id mink.TableID
-	r.ensure("create table", func(ctx context.Context, p *Process) error {
-		if err := p.Node().CreateDatabase(ctx, "sim", true); err != nil {
-			return err
-		}
-		d, err := schema.KafkaTopic("sim", name, buckets, nil)
-		if err != nil {
-			return err
-		}
-		d = d.Clone()
-		for k, v := range options {
-			if d.Options == nil {
-				d.Options = map[string]string{}
-			}
-			d.Options[k] = v
-		}
-		d.PartitionKeys = append(d.PartitionKeys, partitionKeys...)
-		t, err := p.Node().CreateTable(ctx, d, true)
-		if err == nil {
-			id = t.ID
-		}
-		return err
-	})
-	r.truth.Look()
-	tab := table{id: id, name: name, partitioned: len(partitionKeys) > 0}
-	for p := range r.truth.State().Partitions(id) {
-		tab.refs = append(tab.refs, bucketsOf(p)...)
-	}
-	for _, ref := range tab.refs {
-		if ttl := options["log_ttl"]; ttl != "" {
-			d, err := units.ParseDuration(ttl)
-			if err != nil {
-				r.Broken("%v", err)
-			}
-			r.model.Expire(ref, d)
-		}
-		r.produce(ref, true)
-		if r.rng.IntN(2) == 0 {
-			r.produce(ref, false)
-		}
-	}
-	r.tables = append(r.tables, tab)
-}
-
-// createCompacted makes a compacted topic, which stays.
-func (r *run) createCompacted() {
-	var id mink.TableID
-	r.ensure("create compacted topic", func(ctx context.Context, p *Process) error {
-		if err := p.Node().CreateDatabase(ctx, "sim", true); err != nil {
-			return err
-		}
-		d, err := schema.KafkaTopic("sim", "keyed", 1, nil)
-		if err != nil {
-			return err
-		}
-		d = d.Clone()
-		if d.Options == nil {
-			d.Options = map[string]string{}
-		}
-		maps.Copy(d.Options, r.keyed.Options())
-		t, err := p.Node().CreateTable(ctx, d, true)
-		if err == nil {
-			id = t.ID
-		}
-		return err
-	})
-	r.truth.Look()
-	for p := range r.truth.State().Partitions(id) {
-		for _, ref := range bucketsOf(p) {
-			for range 2 {
-				r.number++
-				name, seed := fmt.Sprint("keyed", r.number), r.rng.Uint64()
-				r.clients.Go(func() { r.keyed.Write(r.ctx, ref, name, seed) })
-			}
-		}
-	}
-}
-
-func bucketsOf(p *cluster.Partition) (refs []mink.BucketRef) {
-	for i := range p.Streams {
-		refs = append(refs, mink.BucketRef{Table: p.Table, Partition: p.ID, Index: int32(i)})
-	}
-	return refs
-}
-
-// partitionedTable is one that still exists, nil when none does.
-func (r *run) partitionedTable() *table {
-	for i := range r.tables {
-		if r.tables[i].partitioned {
-			return &r.tables[i]
-		}
-	}
-	return nil
-}
-
-// createPartition makes one more partition of the partitioned table.
-func (r *run) createPartition() {
-	t := r.partitionedTable()
-	if t == nil {
-		return
-	}
-	r.number++
-	values := []string{fmt.Sprintf("p%d", r.number)}
-	var made *cluster.Partition
-	r.ensure("create partition", func(ctx context.Context, p *Process) (err error) {
-		made, err = p.Node().EnsurePartition(ctx, t.id, values)
-		return err
-	})
-	if made == nil {
-		return // said so
-	}
-	t.partitions = append(t.partitions, made.ID)
-	for _, ref := range bucketsOf(made) {
-		t.refs = append(t.refs, ref)
-		r.produce(ref, true)
-	}
-}
-
-// dropPartition drops the oldest partition of the partitioned table, at once or
-// closed first, as the coordinator does, and a while later.
-func (r *run) dropPartition() {
-	t := r.partitionedTable()
-	if t == nil || len(t.partitions) < 2 {
-		return
-	}
-	table, id := t.id, t.partitions[0]
-	t.partitions = t.partitions[1:]
-	t.refs = slices.DeleteFunc(t.refs, func(ref mink.BucketRef) bool {
-		if ref.Partition == id {
-			r.model.Dropped(ref)
-		}
-		return ref.Partition == id
-	})
-	if r.rng.IntN(2) == 0 {
-		r.ensure("close partition", func(ctx context.Context, p *Process) error {
-			results, err := p.Node().Propose(ctx, &clusterpb.Command{Kind: &clusterpb.Command_ClosePartition{
-				ClosePartition: &clusterpb.ClosePartition{Table: int64(table), Partition: int64(id)},
-			}})
-			if err != nil {
-				return err
-			}
-			return cluster.ResultError(results[0])
-		})
-		r.truth.Look()
-		if p, ok := r.truth.State().Partition(id); !ok || !p.Closed {
-			r.Broken("partition %d was closed and is not", id)
-		}
-		time.Sleep(time.Duration(r.rng.Int64N(int64(3 * time.Second))))
-	}
-	r.ensure("drop partition", func(ctx context.Context, p *Process) error {
-		return p.Node().DropPartition(ctx, table, id, true)
-	})
-	r.truth.Look()
-	if _, ok := r.truth.State().Partition(id); ok {
-		r.Broken("partition %d was dropped and is still there", id)
-	}
-}
-
-func (r *run) produce(ref mink.BucketRef, idempotent bool) {
-	r.number++
-	kind := "plain"
-	if idempotent {
-		kind = "idem"
-	}
-	p := &Producer{
-		Name: fmt.Sprintf("%s%d", kind, r.number), Bucket: ref, Idempotent: idempotent,
-		Depth: 1 + r.rng.IntN(5), Pause: time.Duration(50+r.rng.IntN(300)) * time.Millisecond, Patience: 4 * time.Second,
-	}
-	seed := r.rng.Uint64()
-	r.clients.Go(func() { r.model.Produce(r.ctx, p, seed) })
-}
-
-func (r *run) dropTable() {
-	if len(r.tables) < 4 { // those of the beginning stay
-		return
-	}
-	t := r.tables[len(r.tables)-1]
-	r.tables = r.tables[:len(r.tables)-1]
-	for _, ref := range t.refs {
-		r.model.Dropped(ref)
-	}
-	r.ensure("drop table", func(ctx context.Context, p *Process) error { return p.Node().DropTable(ctx, t.id, true) })
-}
-
-func (r *run) alterTable() {
-	t := r.tables[r.rng.IntN(len(r.tables))]
-	ttl := 20 + r.rng.IntN(20)
-	if t.id == r.tables[0].id || t.partitioned {
-		return // keeps everything
-	}
-	for _, ref := range t.refs {
-		r.model.Expire(ref, time.Duration(ttl)*time.Second)
-	}
-	change := schema.Change{Op: schema.SetOptions, Options: map[string]string{"log_ttl": fmt.Sprintf("%ds", ttl)}}
-	r.ensure("alter table", func(ctx context.Context, p *Process) error {
-		_, err := p.Node().AlterTable(ctx, t.id, []schema.Change{change}, 0)
-		return err
-	})
-}
-
 // read reads every bucket from every process, zombies too.
 func (r *run) read() {
 	for _, p := range r.Processes() {
@@ -331,124 +132,39 @@ func (r *run) read() {
 			_ = r.keyed.Read(ctx, log, r.truth.Leads(p, ref))
 			cancel()
 		}
-	}
-}
-
-// breakSomething is one step of the chaos.
-func (r *run) breakSomething() {
-	procs := r.Processes()
-	if len(procs) == 0 {
-		return
-	}
-	p := procs[r.rng.IntN(len(procs))]
-	delay := time.Duration(r.rng.Int64N(int64(2 * time.Second)))
-	step := r.rng.IntN(16)
-	r.cfg.Logger.Info("chaos", "step", step, "node", p.ID)
-	switch step {
-	case 0, 1, 2:
-		p.Crash()
-		r.later(delay, func() { r.Start(p.ID) })
-	case 3: // a zombie: its successor starts beside it
-		p.Pause()
-		r.later(delay, func() { r.Start(p.ID) })
-		r.later(delay+time.Duration(r.rng.Int64N(int64(15*time.Second))), p.Resume)
-	case 4: // it stands still for a while, perhaps long enough to be sealed
-		p.Pause()
-		r.later(time.Duration(r.rng.Int64N(int64(3*r.cfg.LeaseTTL))), p.Resume)
-	case 5:
-		r.later(0, func() {
-			if err := p.Stop(); err != nil && p.Running() {
-				r.Broken("node %d does not stop in order: %v", p.ID, err)
+		for _, ref := range r.rows.Buckets() {
+			log, err := n.Log(ref)
+			if err != nil {
+				continue
 			}
-			r.Start(p.ID)
-		})
-	case 6: // the store does not answer, or only to reads
-		release := p.Faults.Pause([]fault.Op{fault.AnyOp, fault.Writes, fault.Get}[r.rng.IntN(3)], "")
-		r.later(delay*3, release)
-	case 7:
-		in := p.Faults.Inject(fault.Rule{Probability: 0.7, Do: fault.Throttle(100 * time.Millisecond)})
-		r.later(delay*2, in.Remove)
-	case 8:
-		[]func(bool){r.StallMetadata, r.StallMetadataWrites}[r.rng.IntN(2)](true)
-		r.later(delay*2, func() { r.StallMetadata(false) })
-	case 9:
-		r.createTable(1+r.rng.Int32N(2), [](map[string]string){nil, {"log_ttl": "25s"}}[r.rng.IntN(2)])
-	case 10:
-		r.dropTable()
-	case 11:
-		r.alterTable()
-	case 12: // it writes on while others have long replaced it
-		p.PauseMetadata()
-		r.later(delay, func() { r.Start(p.ID) })
-		r.later(delay+time.Duration(r.rng.Int64N(int64(10*time.Second))), p.Resume)
-	case 13:
-		r.createPartition()
-	case 14:
-		r.dropPartition()
-	case 15:
-		r.rebalance()
-	}
-}
-
-// moveBucket asks some bucket's leader for a planned move; whoever asks may lose
-// patience long before it ends.
-func (r *run) moveBucket() {
-	refs := r.model.Buckets()
-	ref, to := refs[r.rng.IntN(len(refs))], r.nodes[r.rng.IntN(len(r.nodes))]
-	patience := time.Duration(r.rng.Int64N(int64(5 * time.Second)))
-	leader := r.Leader(ref)
-	if leader == nil {
-		return
-	}
-	r.later(0, func() {
-		ctx, cancel := context.WithTimeout(r.ctx, patience)
-		defer cancel()
-		_ = r.move(ctx, leader, ref, to) // refused, late, or done: the truth says which
-	})
-}
-
-// rebalance asks whoever coordinates.
-func (r *run) rebalance() {
-	for _, p := range r.Processes() {
-		c := p.Coordinator()
-		if c == nil || p.Paused() || !c.Leading() {
-			continue
+			ctx, cancel := context.WithTimeout(r.ctx, 10*time.Second)
+			_ = r.rows.Read(ctx, log, 0)
+			cancel()
 		}
-		r.later(0, func() {
-			ctx, cancel := context.WithTimeout(r.ctx, 15*time.Second)
-			defer cancel()
-			_, _ = c.Rebalance(ctx, false, nil) // it may lose its lease meanwhile, or its life
-		})
-		return
 	}
-}
-
-func (r *run) later(d time.Duration, f func()) {
-	r.clients.Go(func() {
-		time.Sleep(d)
-		f()
-	})
 }
 
 // chaos runs for d; it looks at everything again and again.
 func (r *run) chaos(d time.Duration) {
+	pace := time.Duration(r.cfg.Pace)
 	for _, id := range r.nodes {
 		r.Start(id)
 	}
 	r.createTable(2, nil)
-	r.createTable(1, map[string]string{"log_ttl": "30s"})
+	r.createTable(1, map[string]string{"log_ttl": r.seconds(30)})
 	r.createTable(2, nil, schema.KafkaTimestampColumn)
 	r.createCompacted()
+	r.createRows()
 	r.createPartition()
 	r.createPartition()
 	end := time.Now().Add(d)
-	next := time.Now().Add(2 * time.Second)
+	next := time.Now().Add(2 * pace * time.Second)
 	for time.Now().Before(end) && len(r.Violations()) == 0 {
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(pace * 500 * time.Millisecond)
 		r.truth.Look()
 		if time.Now().After(next) {
 			r.breakSomething()
-			next = time.Now().Add(500*time.Millisecond + time.Duration(r.rng.Int64N(int64(4*time.Second))))
+			next = time.Now().Add(pace*500*time.Millisecond + r.upTo(pace*4*time.Second))
 		}
 		if r.rng.IntN(4) == 0 {
 			r.read()
@@ -467,14 +183,16 @@ func (r *run) chaos(d time.Duration) {
 		select {
 		case <-ended:
 			waiting = false
-		case <-time.After(time.Second):
+		case <-time.After(pace * time.Second):
 		}
 	}
+	_ = r.operator.Close()
+	r.operatorHost.End()
 }
 
 // rest lets time pass, and looks often enough to miss no entry of the log.
 func (r *run) rest(d time.Duration) {
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Duration(r.cfg.Pace) * time.Second) {
 		r.truth.Look()
 	}
 	r.truth.Look()
@@ -483,13 +201,15 @@ func (r *run) rest(d time.Duration) {
 // settle ends the chaos: nothing fails any more, one fresh process per node.
 func (r *run) settle(t testing.TB) {
 	r.StallMetadata(false)
+	r.net.Quiet()
+	pace := time.Duration(r.cfg.Pace)
 	for _, p := range r.Processes() {
 		p.Crash()
 		_ = p.Wait()
 	}
 	r.landing.Wait()
 	r.cfg.Chaos, r.cfg.MetaFaults = 0, 0
-	r.ctx, r.stop = context.WithTimeout(context.Background(), time.Minute)
+	r.ctx, r.stop = context.WithTimeout(context.Background(), pace*time.Minute)
 	defer r.stop()
 	var last []*Process
 	for _, id := range r.nodes {
@@ -505,7 +225,9 @@ func (r *run) settle(t testing.TB) {
 	r.truth.Look()
 	r.readAll(last)
 	r.model.Finish()
-	r.rest(90 * time.Second) // grace, orphan age, sweeps, cleanings
+	r.rows.Finish()
+	r.rows.Scan(r.ctx)
+	r.rest(pace * 90 * time.Second) // grace, orphan age, sweeps, cleanings
 	r.readKeyed(last)
 	if len(r.keyed.Buckets()) > 0 && r.keyed.Cleaned() == 0 {
 		r.Broken("no record of the compacted topic was ever cleaned away")
@@ -548,6 +270,23 @@ func (r *run) readAll(procs []*Process) {
 		}
 	}
 	r.readKeyed(procs)
+	for _, ref := range r.rows.Buckets() {
+		read := false
+		var last error
+		for _, p := range procs {
+			log, err := p.Node().Log(ref)
+			if err == nil {
+				err = r.rows.Read(context.Background(), log, 0)
+				read = read || err == nil
+			}
+			if err != nil {
+				last = err
+			}
+		}
+		if !read {
+			r.Broken("bucket %s: nobody serves it in a world without faults: %v", ref, last)
+		}
+	}
 }
 
 // readKeyed reads every bucket of compacted topics from its leader.
@@ -593,9 +332,21 @@ func report(t testing.TB, seed uint64, broken []string) {
 	}
 }
 
-func simulate(t *testing.T, seed uint64, nodes int, d time.Duration) {
-	t.Logf("seed %d", seed)
-	cfg := Default(seed)
+// result is what one simulation did.
+type result struct {
+	lived   time.Duration // of all processes together
+	faults  map[string]int
+	acks    int // records and rows
+	entries uint64
+	moves   int
+}
+
+func (a *result) add(b result) {
+	a.lived, a.acks, a.entries, a.moves = a.lived+b.lived, a.acks+b.acks, a.entries+b.entries, a.moves+b.moves
+}
+
+func simulate(t *testing.T, cfg Config, nodes int, d time.Duration) (out result) {
+	t.Logf("seed %d", cfg.Seed)
 	cfg.Logger = logger(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := newRun(t, cfg, nodes)
@@ -604,9 +355,11 @@ func simulate(t *testing.T, seed uint64, nodes int, d time.Duration) {
 			r.settle(t)
 		}
 		r.Close()
-		report(t, seed, r.Violations())
-		t.Logf("%d records acknowledged, %d metadata entries, %d tables and clients, %d buckets moved, %d records cleaned away", r.model.Acks(), r.truth.State().Index(), r.number, r.truth.Moves(), r.keyed.Cleaned())
+		report(t, cfg.Seed, r.Violations())
+		out = result{r.Lived(), r.faults(), r.model.Acks() + r.rows.Acks(), r.truth.State().Index(), r.truth.Moves()}
+		t.Logf("%d records and rows acknowledged, %d metadata entries, %d tables and clients, %d buckets moved, %d records cleaned away, %.2f node-hours", out.acks, out.entries, r.number, out.moves, r.keyed.Cleaned(), out.lived.Hours())
 	})
+	return out
 }
 
 func seeds(few, short int) []uint64 {
@@ -614,37 +367,24 @@ func seeds(few, short int) []uint64 {
 		return []uint64{*seedFlag}
 	}
 	n := few
-	switch {
-	case *runsFlag > 0:
-		n = *runsFlag
-	case testing.Short():
+	if testing.Short() {
 		n = short
-	}
-	first := uint64(1)
-	if *runsFlag > 0 {
-		first = rand.Uint64N(1 << 40)
 	}
 	out := make([]uint64, n)
 	for i := range out {
-		out[i] = first + uint64(i)
+		out[i] = 1 + uint64(i)
 	}
 	return out
 }
 
-func TestOneNode(t *testing.T) {
-	for _, seed := range seeds(8, 2) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulate(t, seed, 1, time.Minute) })
+func clusters(t *testing.T, nodes, few, short int) {
+	for _, seed := range seeds(few, short) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulate(t, Default(seed), nodes, time.Minute) })
 	}
 }
 
-func TestTwoNodes(t *testing.T) {
-	for _, seed := range seeds(3, 1) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulate(t, seed, 2, time.Minute) })
-	}
-}
+func TestOneNode(t *testing.T) { clusters(t, 1, 8, 2) }
 
-func TestThreeNodes(t *testing.T) {
-	for _, seed := range seeds(3, 1) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulate(t, seed, 3, time.Minute) })
-	}
-}
+func TestTwoNodes(t *testing.T) { clusters(t, 2, 3, 1) }
+
+func TestThreeNodes(t *testing.T) { clusters(t, 3, 3, 1) }

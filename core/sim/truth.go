@@ -13,6 +13,7 @@ import (
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/storehead"
+	"github.com/mink-project/mink/core/stream/object"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -183,7 +184,8 @@ func (t *Truth) streams() {
 	}
 }
 
-// objects checks that all that metadata names is there.
+// objects checks that all that metadata names is there, and every tombstone that closes a
+// recovered log: without it a writer that comes back goes on.
 func (t *Truth) objects() {
 	for o := range t.state.Objects() {
 		info, err := t.world.objects.Head(context.Background(), o.Key())
@@ -194,6 +196,15 @@ func (t *Truth) objects() {
 			t.world.Broken("object %s: %v", o.Key(), err)
 		case info.Size != o.Size:
 			t.world.Broken("object %s has %d bytes, metadata says %d", o.Key(), info.Size, o.Size)
+		}
+	}
+	for w := range t.state.WALs() {
+		if !w.Recovered {
+			continue
+		}
+		key := plan.Key(w.ID, plan.KindTombstone, w.End)
+		if info, err := t.world.objects.Head(context.Background(), key); err != nil || info.Size != object.HeaderLen {
+			t.world.Broken("the tombstone %s of a recovered log is not there: %d bytes, %v", key, info.Size, err)
 		}
 	}
 }

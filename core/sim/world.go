@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -15,11 +16,14 @@ import (
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/fault"
 	"github.com/mink-project/mink/core/fault/gate"
+	"github.com/mink-project/mink/core/fault/memnet"
+	"github.com/mink-project/mink/core/flight"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/faultlog"
 	"github.com/mink-project/mink/core/metalog/memlog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
+	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
@@ -36,12 +40,20 @@ type Config struct {
 	LateMax time.Duration
 	// MetaFaults is the share of the metadata database's calls that fail.
 	MetaFaults float64
-	PageMax    int // of listings
-	LeaseTTL   time.Duration
+	// NetChaos is the probability of each fault of a write on the network.
+	NetChaos float64
+	// Kafka makes the Kafka listener of a process; nil: it has none.
+	Kafka   func(*Process, net.Listener) (Listener, error)
+	PageMax int // of listings
+	// Pace stretches the intervals of every loop: 1 does in seconds what a node does in
+	// hours, 10 has the shipped lease, upload and tick.
+	Pace     int
+	LeaseTTL time.Duration
 	// Node, Meta and Coordinator change the configuration of every process.
 	Node        func(*node.Config)
 	Meta        func(*metalog.Config)
 	Coordinator func(*coordinator.Config)
+	Flight      func(*flight.Config)
 	// Store and Log stand between the processes and the world: mutations.
 	Store func(objstore.Store) objstore.Store
 	Log   func(metalog.Log) metalog.Log
@@ -53,7 +65,7 @@ type Config struct {
 // Quiet is a world in which nothing fails, with the limits of a small one.
 func Quiet(seed uint64) Config {
 	return Config{
-		Seed: seed, PageMax: 7, LeaseTTL: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Seed: seed, PageMax: 7, LeaseTTL: 3 * time.Second, Pace: 1, Logger: slog.New(slog.DiscardHandler),
 		Latency: fault.S3Like(), LateMax: 8 * time.Second,
 	}
 }
@@ -61,7 +73,7 @@ func Quiet(seed uint64) Config {
 // Default is a world in which everything fails now and then.
 func Default(seed uint64) Config {
 	c := Quiet(seed)
-	c.Chaos, c.MetaFaults = 0.01, 0.03
+	c.Chaos, c.MetaFaults, c.NetChaos = 0.01, 0.03, 0.003
 	return c
 }
 
@@ -73,6 +85,7 @@ type World struct {
 	rng     *rand.Rand
 	objects *memstore.Store
 	log     *memlog.Log
+	net     *memnet.Network
 	landing sync.WaitGroup
 
 	stalled stall // of the metadata database
@@ -81,7 +94,6 @@ type World struct {
 		sync.Mutex
 		processes []*Process // that were started, also dead ones
 		seeds     uint64
-		asides    uint64
 		broken    []string // invariants that did not hold
 	}
 }
@@ -91,6 +103,7 @@ func NewWorld(tb testing.TB, cfg Config) *World {
 	w := &World{cfg: cfg, tb: tb, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
 	w.objects = memstore.New(memstore.Config{PageMax: 1000})
 	w.log = memlog.New()
+	w.net = memnet.New(memnet.Config{Seed: cfg.Seed, Latency: time.Millisecond, Chaos: cfg.NetChaos, LateMax: cfg.LeaseTTL})
 	return w
 }
 
@@ -187,10 +200,19 @@ type Process struct {
 	stop       context.CancelFunc
 	crash      context.CancelFunc
 	done       chan struct{} // closed when it is gone
+	started    time.Time
+
+	host      *memnet.Host
+	listeners [2]net.Listener // Flight, Kafka
+	flight    *flight.Server
+	kafka     Listener // nil: none
+	peers     *peers.Pool
 
 	mu struct {
 		sync.Mutex
-		node        *node.Node // nil until it has read the metadata
+		heal        []func()      // of its pause on the network
+		lived       time.Duration // when it is gone
+		node        *node.Node    // nil until it has read the metadata
 		coordinator *coordinator.Coordinator
 		replica     *metalog.Replica
 		head        *storehead.Keeper
@@ -201,10 +223,17 @@ type Process struct {
 // Start starts a process of a node; it returns at once.
 func (w *World) Start(id mink.NodeID) *Process {
 	seed := w.seed()
-	p := &Process{ID: id, world: w, gate: gate.New(seed, w.cfg.LateMax, &w.landing), meta: gate.New(seed+1<<32, w.cfg.LateMax, &w.landing), done: make(chan struct{})}
+	p := &Process{ID: id, world: w, gate: gate.New(seed, w.cfg.LateMax, &w.landing), meta: gate.New(seed+1<<32, w.cfg.LateMax, &w.landing), done: make(chan struct{}), started: time.Now()}
+	p.host = w.hostOf(id)
+	if err := p.listen(); err != nil {
+		w.Broken("node %d cannot listen: %v", id, err)
+	}
 	rules := []fault.Rule{{Ops: fault.Put, Probability: 0.01, Do: fault.DelayBy(w.cfg.LateMax / 4)}}
 	if w.cfg.Chaos > 0 {
 		rules = append(rules, fault.Chaos(w.cfg.Chaos, w.cfg.LateMax)...)
+		for _, mangle := range []fault.Action{fault.ShortRead(), fault.FlipBit()} {
+			rules = append(rules, fault.Rule{Ops: fault.Get, Probability: w.cfg.Chaos / 5, Do: mangle})
+		}
 	} else {
 		rules = nil
 	}
@@ -220,14 +249,13 @@ func (w *World) Start(id mink.NodeID) *Process {
 		defer close(p.done)
 		defer crash()
 		err := p.run(hard, soft)
-		if err != nil && soft.Err() == nil && !errors.Is(err, node.ErrReplaced) {
+		if err != nil && soft.Err() == nil && p.Running() && !errors.Is(err, node.ErrReplaced) {
 			w.Broken("the process of node %d ended by itself: %v", id, err)
 		}
 		p.mu.Lock()
 		p.mu.err = err
 		p.mu.Unlock()
-		p.meta.Kill()
-		p.gate.Kill()
+		p.die()
 	}()
 	return p
 }
@@ -247,7 +275,7 @@ func (w *World) metaPlan(seed uint64) func(faultlog.Op) faultlog.Fault {
 	}
 }
 
-// run is what core/server does, without listeners. hard ends at a crash, soft
+// run is what core/server does. hard ends at a crash, soft
 // also when the process is asked to stop.
 func (p *Process) run(hard, soft context.Context) error {
 	store := objstore.Store(p.Faults)
@@ -265,19 +293,25 @@ func (p *Process) run(hard, soft context.Context) error {
 	}
 	inner, stopInner := context.WithCancel(hard)
 	defer stopInner()
-	middle, stopMiddle := context.WithCancel(soft)
+	middle, stopMiddle := context.WithCancel(inner)
 	defer stopMiddle()
+	outer, stopOuter := context.WithCancel(soft)
+	defer stopOuter()
 	var in, mid sync.WaitGroup
-	var errs [3]error
+	var errs [5]error
 	in.Go(func() {
-		defer stopMiddle()
+		defer stopOuter()
 		errs[0] = p.mu.replica.Run(inner)
 	})
 	mid.Go(func() {
-		defer stopMiddle()
+		defer stopOuter()
 		errs[1] = p.mu.node.Run(middle)
 	})
 	mid.Go(func() { errs[2] = p.mu.coordinator.Run(middle) })
+	mid.Go(func() { errs[3] = p.peers.Run(middle, p.mu.replica.Changed) })
+	errs[4] = p.serve(outer)
+	<-outer.Done()
+	stopMiddle()
 	mid.Wait()
 	last, cancel := context.WithTimeout(inner, time.Second)
 	defer cancel()
@@ -291,7 +325,8 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 	w := p.world
 	logger := w.cfg.Logger.With("process", p.ID)
 	mcfg := metalog.Default()
-	mcfg.PollInterval, mcfg.AppendTimeout = time.Second, 2*time.Second
+	pace := time.Duration(w.cfg.Pace)
+	mcfg.PollInterval, mcfg.AppendTimeout = pace*time.Second, 2*time.Second
 	if w.cfg.Meta != nil {
 		w.cfg.Meta(&mcfg)
 	}
@@ -313,10 +348,10 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 		}
 	}
 	ncfg := node.Default()
-	ncfg.NodeID, ncfg.LeaseTTL, ncfg.LogRetentionInterval = p.ID, w.cfg.LeaseTTL, 2*time.Second
-	ncfg.TopicCleaningInterval = 2 * time.Second
-	ncfg.FlightAddress, ncfg.KafkaAddress = fmt.Sprintf("node-%d:8815", p.ID), fmt.Sprintf("node-%d:9092", p.ID)
-	ncfg.Stream = smallStream(store.Capabilities(), w.cfg.LeaseTTL)
+	ncfg.NodeID, ncfg.LeaseTTL, ncfg.LogRetentionInterval = p.ID, w.cfg.LeaseTTL, pace*2*time.Second
+	ncfg.TopicCleaningInterval = pace * 2 * time.Second
+	ncfg.FlightAddress, ncfg.KafkaAddress = p.FlightAddress(), p.KafkaAddress()
+	ncfg.Stream = smallStream(store.Capabilities(), w.cfg.LeaseTTL, pace)
 	if w.cfg.Node != nil {
 		w.cfg.Node(&ncfg)
 	}
@@ -331,19 +366,19 @@ func (p *Process) build(ctx context.Context, store objstore.Store, log metalog.L
 		return err
 	}
 	ccfg := coordinator.Default()
-	ccfg.LeaseTTL, ccfg.Tick, ccfg.SnapshotInterval, ccfg.SnapshotEntries = w.cfg.LeaseTTL, w.cfg.LeaseTTL/6, 5*time.Second, 50
+	ccfg.LeaseTTL, ccfg.Tick, ccfg.SnapshotInterval, ccfg.SnapshotEntries = w.cfg.LeaseTTL, w.cfg.LeaseTTL/6, pace*5*time.Second, 50
 	ccfg.WALWindow, ccfg.CleanInterval, ccfg.SweepInterval = ncfg.Stream.WALWindow, ncfg.Stream.CleanInterval, ncfg.Stream.SweepInterval
 	ccfg.MoveTimeout = w.cfg.LeaseTTL
 	if w.cfg.Coordinator != nil {
 		w.cfg.Coordinator(&ccfg)
 	}
-	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: n.Self, Stopped: n.Look, Release: w.askRelease, Logger: logger}); err != nil {
+	if c, err = coordinator.New(ccfg, coordinator.Deps{Meta: replica, Log: log, Head: head, WALStore: store, Objects: store, Self: n.Self, Stopped: n.Look, Release: p.askRelease, Logger: logger}); err != nil {
 		return err
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.mu.node, p.mu.coordinator, p.mu.replica, p.mu.head = n, c, replica, head
-	return nil
+	p.mu.Unlock()
+	return p.openServers()
 }
 
 // passing errors end a start that its supervisor repeats.
@@ -355,14 +390,14 @@ func passing(err error) bool {
 }
 
 // smallStream does in seconds what a node does in hours.
-func smallStream(caps objstore.Capabilities, ttl time.Duration) stream.Config {
+func smallStream(caps objstore.Capabilities, ttl, pace time.Duration) stream.Config {
 	c := stream.Default(caps, 64<<20)
 	c.WALWindow, c.WALGiveUpAfter = 3, 2*ttl
 	c.WALBatchInterval = 20 * time.Millisecond
-	c.WALUploadInterval, c.CompactInterval, c.CleanInterval, c.SweepInterval = time.Second, 2*time.Second, time.Second, 4*time.Second
-	c.DestroyGrace, c.ReadTimeout, c.OrphanAge = 3*time.Second, 2*time.Second, 10*time.Second
+	c.WALUploadInterval, c.CompactInterval, c.CleanInterval, c.SweepInterval = pace*time.Second, pace*2*time.Second, pace*time.Second, pace*4*time.Second
+	c.DestroyGrace, c.ReadTimeout, c.OrphanAge = pace*3*time.Second, pace*2*time.Second, pace*10*time.Second
 	c.Compaction = plan.DefaultCompaction()
-	c.Compaction.Inputs, c.Compaction.AgeMs, c.Compaction.Tiers, c.Compaction.ObjectBytes = 3, 8000, 3, 16<<10
+	c.Compaction.Inputs, c.Compaction.AgeMs, c.Compaction.Tiers, c.Compaction.ObjectBytes = 3, int64(pace)*8000, 3, 16<<10
 	c.StreamObjectBytes, c.CompactPartBytes = 4<<10, 4<<10
 	c.RetryMin, c.RetryMax, c.DrainTimeout = 50*time.Millisecond, time.Second, 2*time.Second
 	return c
@@ -393,15 +428,69 @@ func (p *Process) Coordinator() *coordinator.Coordinator {
 // Crash kills the process now: nothing that it does afterwards is seen, though
 // its requests may still be carried out. What is left of it ends by itself.
 func (p *Process) Crash() {
-	p.meta.Kill()
-	p.gate.Kill()
+	p.die()
 	p.crash()
 }
 
-// Pause makes the process stand still in every call of store and database.
+// CrashSilently is the end of its machine: no connection is reset, nobody hears of it.
+func (p *Process) CrashSilently() {
+	p.host.Vanish()
+	p.Crash()
+}
+
+func (p *Process) die() {
+	p.meta.Kill()
+	p.gate.Kill()
+	p.host.End()
+	p.healed()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.lived == 0 {
+		p.mu.lived = time.Since(p.started)
+	}
+}
+
+// Lived is for how long the process was there, up to now.
+func (p *Process) Lived() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.lived > 0 {
+		return p.mu.lived
+	}
+	return time.Since(p.started)
+}
+
+// Lived is for how long all processes were there, together.
+func (w *World) Lived() (d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.mu.processes {
+		d += p.Lived()
+	}
+	return d
+}
+
+// healed ends the pause of the network.
+func (p *Process) healed() {
+	p.mu.Lock()
+	heal := p.mu.heal
+	p.mu.heal = nil
+	p.mu.Unlock()
+	for _, f := range heal {
+		f()
+	}
+}
+
+// Pause makes the process stand still in every call of store and database; it reads and
+// sends nothing.
 func (p *Process) Pause() {
 	p.gate.Pause()
 	p.meta.Pause()
+	p.healed()
+	in, out := p.world.net.Cut(everybody, p.host.Is), p.world.net.Cut(p.host.Is, everybody)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.heal = append(p.mu.heal, in, out)
 }
 
 // PauseMetadata makes it stand still in every call of the database only.
@@ -411,6 +500,7 @@ func (p *Process) PauseMetadata() { p.meta.Pause() }
 func (p *Process) Resume() {
 	p.gate.Resume()
 	p.meta.Resume()
+	p.healed()
 }
 
 // Paused reports that it stands still.

@@ -120,7 +120,11 @@ func (c *Client) at(address string) (flight.Client, error) {
 	if conn, ok := c.mu.conns[host]; ok {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient(host,
+	target, options := host, []grpc.DialOption(nil)
+	if c.cfg.Dial != nil {
+		target, options = "passthrough:///"+host, append(options, grpc.WithContextDialer(c.cfg.Dial))
+	}
+	conn, err := grpc.NewClient(target, append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// gRPC's own default waits up to two minutes between tries to connect: a node
 		// that was away for one would be found again only when RetryTimeout is over.
@@ -133,7 +137,7 @@ func (c *Client) at(address string) (flight.Client, error) {
 		// a stream to it would wait for ever. Nodes take a ping every 10 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.cfg.PingAfter, Timeout: c.cfg.PingTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.cfg.MessageBytesMax), grpc.MaxCallSendMsgSize(c.cfg.MessageBytesMax)),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", host, err)
 	}

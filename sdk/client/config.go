@@ -1,9 +1,11 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 )
 
@@ -32,7 +34,9 @@ type Config struct {
 	// DiscoverInterval is how often a tail, or a Bootstrap that follows, looks for
 	// partitions and buckets that were made since. Default 5 s.
 	DiscoverInterval time.Duration
-	Logger           *slog.Logger // nil: silent
+	// Dial connects to host:port, and resolves the host; nil: TCP.
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	Logger *slog.Logger // nil: silent
 }
 
 // Default is a client of a node on this machine.
