@@ -35,6 +35,10 @@ test: ## unit, story, conformance and simulation tests; prints what it had to le
 mutants: ## puts faults into the code, one by one, and expects the tests to notice each
 	go test -count=1 -timeout 60m -v -run 'FaultsOfCode' $$(git grep -l 'codefault.MustNotice' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's#^#./#') -mutants
 
+.PHONY: planted
+planted: ## the planted bugs of docs/simulation.md that need the code built with them
+	go test -count=1 -timeout 20m -v -run 'FaultsOfCode' ./core/metalog/memlog ./core/metalog/sqllog -mutants
+
 .PHONY: sim
 sim: ## clusters in virtual time with fresh seeds, everything failing (HOURS=n node-hours, default 20; or SEEDS=n clusters; SEED=n: the first)
 	@echo "commit $(VERSION)"

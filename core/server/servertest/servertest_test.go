@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mink-project/mink/core/server/servertest"
+	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -79,6 +80,64 @@ func TestBucketsGoRound(t *testing.T) {
 	}
 	if firsts[1] != firsts[0]%3+1 {
 		t.Errorf("the tables start at nodes %v", firsts)
+	}
+}
+
+// A partition that a write creates is placed as a table is: its buckets go round, from one
+// node later than those before.
+func TestPartitionsGoRound(t *testing.T) {
+	c := servertest.Start(t, 3)
+	cl := c.Client(t)
+	if err := cl.CreateDatabase(t.Context(), "db", true); err != nil {
+		t.Fatal(err)
+	}
+	d := `{"database":"db","table":"p","schema":{"columns":[{"name":"id","type":"BIGINT NOT NULL"},{"name":"day","type":"STRING NOT NULL"}]},"partition_keys":["day"],"bucket_count":12}`
+	if _, err := cl.CreateTable(t.Context(), json.RawMessage(d), false); err != nil {
+		t.Fatal(err)
+	}
+	w, err := cl.NewWriter(t.Context(), "db.p", client.DefaultWriter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var firsts []int
+	for _, day := range []string{"mon", "tue", "wed", "thu"} {
+		b := array.NewRecordBuilder(memory.DefaultAllocator, w.Schema())
+		b.Field(0).(*array.Int64Builder).Append(1)
+		b.Field(1).(*array.StringBuilder).Append(day)
+		rec := b.NewRecordBatch()
+		a, err := w.Append(t.Context(), rec)
+		rec.Release()
+		b.Release()
+		if err == nil {
+			err = a.Wait(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts, err := cl.ListPartitions(t.Context(), "db.p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(parts, func(p api.Partition) bool { return slices.Equal(p.Values, []string{day}) })
+		if len(parts) != len(firsts)+1 || at < 0 {
+			t.Fatalf("partitions after a row of %s: %v", day, parts)
+		}
+		count := map[int]int{}
+		for _, b := range parts[at].Buckets {
+			count[c.Leader(b.Bucket)]++
+		}
+		if count[1] != 4 || count[2] != 4 || count[3] != 4 {
+			t.Errorf("leaders of %s: %v", day, count)
+		}
+		firsts = append(firsts, c.Leader(parts[at].Buckets[0].Bucket))
+	}
+	for i := range len(firsts) - 1 {
+		if firsts[i+1] != firsts[i]%3+1 {
+			t.Errorf("the partitions start at nodes %v", firsts)
+		}
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
