@@ -155,6 +155,11 @@ func metadata(b *testing.B, url string) {
 			}
 		}
 	}
+	for _, n := range nodes {
+		if err := nodes[0].WaitApplied(b.Context(), n.Applied().Index); err != nil {
+			b.Fatal(err)
+		}
+	}
 	took := time.Since(start)
 	view := nodes[0].View()
 	count, buckets := 0, 0
