@@ -173,6 +173,11 @@ func (b backend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveP
 	return b.p.Coordinator().Rebalance(ctx, dryRun, each)
 }
 
+// RemoveNode implements flight.Backend.
+func (b backend) RemoveNode(ctx context.Context, r api.RemoveNode) (api.RemovedNode, error) {
+	return b.p.Coordinator().RemoveNode(ctx, r)
+}
+
 // ReleaseBucket implements flight.Backend.
 func (b backend) ReleaseBucket(ctx context.Context, ref mink.BucketRef, to mink.NodeID) error {
 	return b.p.world.move(ctx, b.p, ref, to)
