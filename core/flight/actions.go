@@ -146,9 +146,15 @@ func (s *service) holderElsewhere(ctx context.Context) (cluster.Node, bool) {
 // askHolder lets the lease holder answer. It is asked once: whether what it was asked
 // for has happened, when it does not answer, nobody here knows.
 func (s *service) askHolder(ctx context.Context, n cluster.Node, r *flight.Action, send func(*flight.Result) error) error {
-	err := s.peers.Each(ctx, n, r.GetType(), r.GetBody(), func(answer []byte) error { return send(&flight.Result{Body: answer}) })
+	applied, err := s.peers.Each(ctx, n, r.GetType(), r.GetBody(), func(answer []byte) error { return send(&flight.Result{Body: answer}) })
 	if err != nil {
 		return fmt.Errorf("%s, at the coordinator: %w", r.GetType(), err)
+	}
+	// What was done there, the caller may look for here next.
+	wait, cancel := context.WithTimeout(ctx, s.cfg.AppliedWait)
+	defer cancel()
+	if err := s.backend.WaitApplied(wait, applied); err != nil {
+		s.log.Warn("an action was done at the coordinator, and this node has not applied it yet", "action", r.GetType(), "index", applied, "error", err)
 	}
 	return nil
 }

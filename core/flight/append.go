@@ -32,7 +32,8 @@ func (s *service) DoPut(stream flight.FlightService_DoPutServer) error {
 	}
 	if ref := c.Bucket(); ref != nil {
 		if n, ok := s.leaderElsewhere(ctx, s.leads(*ref)); ok {
-			return s.relayPut(ctx, n, []*flight.FlightData{m}, in, stream.Send)
+			idempotent := c.Append != nil && c.Append.WriterID > 0 || c.Put != nil && c.Put.WriterID > 0
+			return s.relayPut(ctx, n, idempotent, []*flight.FlightData{m}, in, stream.Send)
 		}
 	}
 	header, err := s.schemaAfter(ctx, m, in)

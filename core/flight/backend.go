@@ -73,6 +73,7 @@ type Log interface {
 	Read(ctx context.Context, r tablet.ReadRequest) (tablet.ReadResult, error)
 	Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip []tablet.Quarantined, err error)
 	Message(b record.Batch, columns []int) (arrowipc.Cut, error)
+	LeaderEpoch() mink.LeaderEpoch
 	LogStart() mink.Offset
 	HighWatermark() mink.Offset
 	Changed() <-chan struct{}

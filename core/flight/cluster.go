@@ -71,7 +71,7 @@ func (s *service) offsets(ctx context.Context, t *cluster.Table, refs []mink.Buc
 	errs := s.atLeaders(ctx, refs, func(i int) error {
 		log, err := s.backend.Log(refs[i])
 		if err == nil {
-			out[i], err = resolve(ctx, log, at)
+			out[i], err = s.resolve(ctx, refs[i], log, at)
 		}
 		return err
 	}, func(ctx context.Context, n cluster.Node, led []int) ([]error, error) {

@@ -43,6 +43,9 @@ type Config struct {
 	// ForwardStreamsMax bounds the streams to other nodes, one for each bucket and
 	// list of columns; idle ones make room. Below StreamsMax. Default 500.
 	ForwardStreamsMax int
+	// RelaysMax bounds the calls of clients that are sent on to one other node at the same
+	// time. With ForwardStreamsMax below StreamsMax. Default 400.
+	RelaysMax int
 	// ForwardIdle is how long such a stream stays open without rows. Default 1 m.
 	ForwardIdle time.Duration
 	// Inflation bounds the compressed batches of puts that are unpacked at a time. nil:
@@ -62,7 +65,7 @@ func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9123", ClusterID: "mink", Version: "dev",
 		MessageBytesMax: 64 << 20, ReadBytes: 1 << 20, InFlightMax: 64, StreamsMax: 1000, PartsMax: 4096,
-		ForwardWait: time.Minute, ForwardBytesMax: 64 << 20, ForwardStreamsMax: 500, ForwardIdle: time.Minute,
+		ForwardWait: time.Minute, ForwardBytesMax: 64 << 20, ForwardStreamsMax: 500, RelaysMax: 400, ForwardIdle: time.Minute,
 		ThrottleWait: 10 * time.Second, AppliedWait: 10 * time.Second, TailWaitMax: time.Minute, DrainTimeout: 10 * time.Second,
 	}
 }
@@ -76,8 +79,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("flight: %w: MessageBytesMax is %d, must be within 1 MiB..1 GiB", mink.ErrInvalid, c.MessageBytesMax)
 	case c.ReadBytes < 1 || c.InFlightMax < 1 || c.StreamsMax < 1 || c.PartsMax < 1:
 		return fmt.Errorf("flight: %w: ReadBytes, InFlightMax, StreamsMax and PartsMax must be positive", mink.ErrInvalid)
-	case c.ForwardWait <= 0 || c.ForwardIdle <= 0 || c.ForwardBytesMax < 1 || c.ForwardStreamsMax < 1:
-		return fmt.Errorf("flight: %w: ForwardWait, ForwardIdle, ForwardBytesMax and ForwardStreamsMax must be positive", mink.ErrInvalid)
+	case c.ForwardWait <= 0 || c.ForwardIdle <= 0 || c.ForwardBytesMax < 1 || c.ForwardStreamsMax < 1 || c.RelaysMax < 1:
+		return fmt.Errorf("flight: %w: ForwardWait, ForwardIdle, ForwardBytesMax, ForwardStreamsMax and RelaysMax must be positive", mink.ErrInvalid)
 	case c.ThrottleWait < 0 || c.AppliedWait <= 0 || c.TailWaitMax <= 0 || c.DrainTimeout <= 0:
 		return fmt.Errorf("flight: %w: AppliedWait, TailWaitMax and DrainTimeout must be positive, ThrottleWait not negative", mink.ErrInvalid)
 	}

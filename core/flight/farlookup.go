@@ -23,6 +23,7 @@ import (
 // as its finder.
 type farLookup struct {
 	node   cluster.Node
+	done   func() // its place among the relays
 	stream flight.FlightService_DoExchangeClient
 	cancel context.CancelFunc
 	out    *flight.Writer
@@ -32,6 +33,7 @@ type farLookup struct {
 func (l *farLookup) close() {
 	_ = l.out.Close()
 	l.cancel()
+	l.done()
 	if l.in != nil {
 		l.in.Release()
 	}
@@ -113,17 +115,22 @@ func (f *finder) farTo(ctx context.Context, n cluster.Node, p *part) (*farLookup
 	if err != nil {
 		return nil, err
 	}
+	done, err := f.service.calls.begin(n, f.service.cfg.RelaysMax)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	x, err := conn.DoExchange(ctx)
 	if err != nil {
 		cancel()
+		done()
 		return nil, peers.FromStatus(n, nil, err)
 	}
 	columns := make([]string, len(f.rows.target.Columns))
 	for i, c := range f.rows.target.Columns {
 		columns[i] = c.Name
 	}
-	l = &farLookup{node: n, stream: x, cancel: cancel, out: flight.NewRecordWriter(x, ipc.WithSchema(keysOf(p).Schema()), ipc.WithAllocator(allocator))}
+	l = &farLookup{node: n, done: done, stream: x, cancel: cancel, out: flight.NewRecordWriter(x, ipc.WithSchema(keysOf(p).Schema()), ipc.WithAllocator(allocator))}
 	l.out.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: api.JSON(api.Exchange{
 		Lookup: &api.LookupStream{Bucket: &p.bucket, Columns: columns},
 	})})

@@ -333,17 +333,23 @@ func (l *lane) refused(err error) {
 		}
 	}
 	if p.doubt || fenced {
-		err = fmt.Errorf("%w: %w", mink.ErrUnknownOutcome, err)
+		err = unknown(err)
 	}
 	l.unacked = slices.Delete(l.unacked, 0, 1)
 	p.finish(tablet.AppendResult{First: -1, Last: -1}, err)
 	// Under another writer id those that may have been written would be written again.
 	l.unacked = slices.DeleteFunc(l.unacked, func(p *farPart) bool {
 		if p.doubt {
-			p.finish(tablet.AppendResult{First: -1, Last: -1}, fmt.Errorf("%w: the batch before it was refused: %w", mink.ErrUnknownOutcome, err))
+			p.finish(tablet.AppendResult{First: -1, Last: -1}, unknown(fmt.Errorf("the batch before it was refused: %w", err)))
 		}
 		return p.doubt
 	})
+}
+
+// unknown is the outcome of rows that may be written: only the text of err, whose own
+// class must not win.
+func unknown(err error) error {
+	return fmt.Errorf("%w: %s", mink.ErrUnknownOutcome, err.Error())
 }
 
 func (p *farPart) cutInto(cut []putPart, give func()) []*farPart {
@@ -407,7 +413,7 @@ func (l *lane) failUnacked(err error) {
 	for _, p := range l.unacked {
 		why := err
 		if p.doubt {
-			why = fmt.Errorf("%w: %w", mink.ErrUnknownOutcome, err)
+			why = unknown(err)
 		}
 		p.finish(tablet.AppendResult{First: -1, Last: -1}, why)
 	}

@@ -192,11 +192,18 @@ func (s *service) scansOf(ctx context.Context, view *cluster.State, t *cluster.T
 			far, at = append(far, b), append(at, i)
 			continue
 		}
-		begin, err := resolve(ctx, log, from)
+		begin, err := s.resolve(ctx, b, log, from)
+		hw := log.HighWatermark()
+		if err == nil {
+			err = s.vouch(b, log)
+		}
+		if err != nil && passing(err) {
+			far, at = append(far, b), append(at, i)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		hw := log.HighWatermark()
 		if info.TotalBytes >= 0 {
 			info.TotalBytes += share(log, begin, hw)
 		}
@@ -239,12 +246,13 @@ func bound(scan *api.Scan, info *flight.FlightInfo, from, hw mink.Offset) {
 }
 
 // resolve finds a position in a log; what lies past the end is the high watermark.
-func resolve(ctx context.Context, log Log, at api.Position) (mink.Offset, error) {
+func (s *service) resolve(ctx context.Context, ref mink.BucketRef, log Log, at api.Position) (mink.Offset, error) {
 	switch at.Kind {
 	case api.AtEarliest:
 		return log.LogStart(), nil
 	case api.AtLatest:
-		return log.HighWatermark(), nil
+		end := log.HighWatermark()
+		return end, s.vouch(ref, log)
 	case api.AtOffset:
 		return mink.Offset(at.Value), nil
 	}
@@ -253,9 +261,27 @@ func resolve(ctx context.Context, log Log, at api.Position) (mink.Offset, error)
 		return 0, err
 	}
 	if !ok {
-		return log.HighWatermark(), nil
+		end := log.HighWatermark()
+		return end, s.vouch(ref, log)
 	}
 	return found.Offset, nil
+}
+
+// vouch is asked once it was read off a log where it ends, which only the bucket's
+// leader can know: who leads it now may have more. mink.ErrUnavailable or
+// *mink.NotLeaderError when this node may have ceased to be it before.
+func (s *service) vouch(ref mink.BucketRef, log Log) error {
+	now, err := s.backend.Log(ref)
+	if err == nil && now.LeaderEpoch() != log.LeaderEpoch() {
+		err = fmt.Errorf("bucket %s: its leadership changed: %w", ref, mink.ErrUnavailable)
+	}
+	if err == nil {
+		_, err = s.backend.Lease()
+	}
+	if err != nil {
+		return fmt.Errorf("where bucket %s ends: %w", ref, err)
+	}
+	return nil
 }
 
 // leaderOf is a bucket and who leads it, as the view knows it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -184,6 +185,35 @@ func bucketError(b mink.BucketRef, text, reason string) error {
 	return e
 }
 
+// relays counts the calls of clients that are sent on, by the node that they are sent
+// to. All calls between two nodes share a connection, which has StreamsMax: clients that
+// leave theirs open must not keep the others, and this node's own, waiting for a free one.
+type relays struct {
+	mu sync.Mutex
+	of map[mink.NodeID]int
+}
+
+// begin takes a place among at most `most`; done gives it back. mink.ErrThrottled: there
+// is none.
+func (r *relays) begin(n cluster.Node, most int) (done func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of[n.ID] >= most {
+		return nil, fmt.Errorf("%d calls are sent on to node %d from here already: ask it at %s, or again later: %w", most, n.ID, n.FlightAddress, mink.ErrThrottled)
+	}
+	if r.of == nil {
+		r.of = map[mink.NodeID]int{}
+	}
+	r.of[n.ID]++
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.of[n.ID]--; r.of[n.ID] == 0 {
+			delete(r.of, n.ID)
+		}
+	}, nil
+}
+
 // relayGet reads at the leader for the client. A message is taken when the client
 // took the one before: its flow control is the leader's.
 func (s *service) relayGet(ctx context.Context, n cluster.Node, t *flight.Ticket, send func(*flight.FlightData) error) (begun bool, err error) {
@@ -191,6 +221,11 @@ func (s *service) relayGet(ctx context.Context, n cluster.Node, t *flight.Ticket
 	if err != nil {
 		return false, err
 	}
+	done, err := s.calls.begin(n, s.cfg.RelaysMax)
+	if err != nil {
+		return false, err
+	}
+	defer done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	from, err := conn.DoGet(ctx, t)
@@ -230,6 +265,11 @@ func relay[M any](ctx context.Context, s *service, n cluster.Node, open func(con
 	if err != nil {
 		return err
 	}
+	done, err := s.calls.begin(n, s.cfg.RelaysMax)
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithCancel(s.peers.Onward(ctx))
 	to, err := open(ctx, conn)
 	if err != nil {
@@ -305,10 +345,37 @@ func (s *service) relayExchange(ctx context.Context, n cluster.Node, first *flig
 		[]*flight.FlightData{first}, in, send)
 }
 
-// relayPut lets the leader take an append or a put of one bucket.
-func (s *service) relayPut(ctx context.Context, n cluster.Node, first []*flight.FlightData, in <-chan received, send func(*flight.PutResult) error) error {
-	return relay(ctx, s, n, func(ctx context.Context, c flight.Client) (sentOn[*flight.PutResult], error) { return c.DoPut(ctx) },
-		first, in, send)
+// countedPut counts the batches that were sent on.
+type countedPut struct {
+	flight.FlightService_DoPutClient
+	batches atomic.Int64
+}
+
+func (p *countedPut) Send(m *flight.FlightData) error {
+	if len(m.DataBody) > 0 {
+		p.batches.Add(1)
+	}
+	return p.FlightService_DoPutClient.Send(m)
+}
+
+// relayPut lets the leader take an append or a put of one bucket. When the call to it
+// breaks, what it did not acknowledge may be written: that is not for the client to send
+// again as if it were not, unless the leader knows it by its writer and sequence.
+func (s *service) relayPut(ctx context.Context, n cluster.Node, idempotent bool, first []*flight.FlightData, in <-chan received, send func(*flight.PutResult) error) error {
+	var to countedPut
+	acknowledged := int64(0)
+	err := relay(ctx, s, n, func(ctx context.Context, c flight.Client) (_ sentOn[*flight.PutResult], err error) {
+		to.FlightService_DoPutClient, err = c.DoPut(ctx)
+		return &to, err
+	}, first, in, func(r *flight.PutResult) error {
+		acknowledged++
+		return send(r)
+	})
+	var said *peers.Error
+	if err == nil || errors.As(err, &said) && said.GRPCStatus() != nil || to.batches.Load() <= acknowledged {
+		return err
+	}
+	return outcome(err, idempotent)
 }
 
 // leads answers NotLeader for a bucket that another node leads, before a stream of

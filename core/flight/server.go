@@ -43,6 +43,7 @@ type service struct {
 	peers   *peers.Pool // nil: nothing is sent on
 	lanes   *forwards   // of puts; nil without peers
 	inflate *tablet.Inflation
+	calls   relays // of clients, to peers
 
 	turn      atomic.Uint32  // of tables whose batches take turns among buckets
 	receivers sync.WaitGroup // goroutines that read a call's messages

@@ -20,11 +20,13 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/sdk/api"
@@ -202,12 +204,39 @@ type Error struct {
 	// answer. Whoever has applied it too knows why the peer refused.
 	Applied uint64
 	err     error
+	said    *status.Status // the peer's own, when it has a reason of sdk/api
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("node %d: %v", e.Node, e.err) }
 
 // Unwrap answers the peer's error.
 func (e *Error) Unwrap() error { return e.err }
+
+// GRPCStatus is what the peer answered, with its reason and what that has to say
+// beside the text: what a client is told whom the peer was asked for. nil: the call
+// broke before it said why.
+func (e *Error) GRPCStatus() *status.Status {
+	if e.said == nil {
+		return nil
+	}
+	p := e.said.Proto()
+	p.Message = e.Error()
+	return status.FromProto(p)
+}
+
+// reasoned is the status of a peer that said why; nil of any other error.
+func reasoned(err error) *status.Status {
+	st, ok := status.FromError(err)
+	if !ok {
+		return nil
+	}
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == api.ErrorDomain {
+			return st
+		}
+	}
+	return nil
+}
 
 // Stream is what Error needs of a call.
 type Stream interface{ Trailer() metadata.MD }
@@ -220,7 +249,7 @@ func FromStatus(n cluster.Node, stream Stream, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
-	e := &Error{Node: n.ID, err: client.FromStatus("", err)}
+	e := &Error{Node: n.ID, err: client.FromStatus("", err), said: reasoned(err)}
 	if errors.Is(e.err, context.Canceled) {
 		e.err = fmt.Errorf("the call was cut off: %w", mink.ErrUnavailable)
 	}
@@ -244,7 +273,7 @@ func appliedOf(ended Stream) (index uint64) {
 // that cannot be read.
 func (p *Pool) Action(ctx context.Context, n cluster.Node, action string, body, out any) error {
 	answered := false
-	err := p.Each(ctx, n, action, api.JSON(body), func(answer []byte) error {
+	_, err := p.Each(ctx, n, action, api.JSON(body), func(answer []byte) error {
 		answered = true
 		if out == nil {
 			return nil
@@ -286,28 +315,28 @@ func (p *Pool) Look(ctx context.Context, n cluster.Node, action string, body []b
 }
 
 // Each runs an action on a peer and hands each of its answers to f, whose error
-// ends the call.
-func (p *Pool) Each(ctx context.Context, n cluster.Node, action string, body []byte, f func(answer []byte) error) error {
+// ends the call. It answers the metadata index that the peer had applied at the end.
+func (p *Pool) Each(ctx context.Context, n cluster.Node, action string, body []byte, f func(answer []byte) error) (applied uint64, err error) {
 	conn, err := p.At(n)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	ctx, cancel := context.WithCancel(p.Onward(ctx))
 	defer cancel()
 	s, err := conn.DoAction(ctx, &flight.Action{Type: action, Body: body})
 	if err != nil {
-		return FromStatus(n, nil, err)
+		return 0, FromStatus(n, nil, err)
 	}
 	for {
 		r, err := s.Recv()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return appliedOf(s), nil
 		}
 		if err != nil {
-			return FromStatus(n, s, err)
+			return 0, FromStatus(n, s, err)
 		}
 		if err := f(r.Body); err != nil {
-			return err
+			return 0, err
 		}
 	}
 }
