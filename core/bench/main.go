@@ -3,6 +3,7 @@
 // ships with nothing.
 //
 //	bench suite            the whole comparison, one broker process at a time
+//	bench reopen           a primary-key bucket, opened from its snapshot
 //	bench broker KIND      one of the brokers that the suite starts: node, kfake, drop, keep
 //
 // How it measures. Every figure of a broker is taken against a fresh process of
@@ -40,7 +41,9 @@ func run(ctx context.Context, args []string) error {
 			return suiteCommand(ctx, args[1:])
 		case "broker":
 			return brokerCommand(ctx, args[1:])
+		case "reopen":
+			return reopenCommand(ctx, args[1:])
 		}
 	}
-	return errors.New("usage: bench suite [flags] | bench broker KIND [flags]")
+	return errors.New("usage: bench suite [flags] | bench reopen [flags] | bench broker KIND [flags]")
 }
