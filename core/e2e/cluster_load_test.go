@@ -384,7 +384,33 @@ func (k *counter) move(ctx context.Context, whole, part *client.TypedUpsertWrite
 type groupSeen struct {
 	mu        sync.Mutex
 	values    map[int32][]string // offset -> value
-	committed map[int32]int64    // as acknowledged to a member
+	committed map[int32]int64    // as acknowledged to members, by the last commit, the least of those side by side
+	last      map[int32]told     // by partition
+}
+
+// told is the newest acknowledgement of a commit.
+type told struct {
+	at         time.Time
+	generation int32
+}
+
+// commit notes an acknowledged commit of one partition that was begun at a time. It may
+// be below the one before: franz-go holds a commit back during a rebalance, and sends it
+// as a member of the new generation, in which somebody else has read on. An older
+// generation's is refused.
+func (s *groupSeen) commit(p int32, offset int64, generation int32, begun time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.last[p]
+	switch {
+	case begun.Before(before.at):
+		offset = min(offset, s.committed[p])
+		generation = max(generation, before.generation)
+	case generation < before.generation:
+		return fmt.Errorf("partition %d: offset %d was committed in generation %d, after generation %d had committed", p, offset, generation, before.generation)
+	}
+	s.committed[p], s.last[p] = offset, told{time.Now(), generation}
+	return nil
 }
 
 // take notes records of one poll: any may come again, none may be passed over, and what
@@ -442,7 +468,7 @@ func (m *groupMember) takeFrom(p int32) int64 {
 
 // consume reads the topic in a group.
 func (l *load) consume() {
-	l.seen.values, l.seen.committed = map[int32][]string{}, map[int32]int64{}
+	l.seen.values, l.seen.committed, l.seen.last = map[int32][]string{}, map[int32]int64{}, map[int32]told{}
 	for i := range busyMembers {
 		m := &groupMember{pulse: pulse{name: fmt.Sprintf("member %d of group %s", i, busyGroup), last: time.Now()}, seen: &l.seen, from: map[int32]int64{}}
 		l.members = append(l.members, m)
@@ -482,27 +508,26 @@ func (m *groupMember) poll(stop context.Context) {
 	})
 	commit, cancelCommit := context.WithTimeout(context.WithoutCancel(stop), 10*time.Second)
 	defer cancelCommit()
-	m.k.CommitOffsetsSync(commit, m.k.UncommittedOffsets(), m.committed)
+	begun := time.Now()
+	m.k.CommitOffsetsSync(commit, m.k.UncommittedOffsets(), func(_ *kgo.Client, req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if err == nil { // a rebalance may refuse it, as it does everywhere
+			m.committed(begun, req, resp)
+		}
+	})
 }
 
-// committed notes what a commit was told: a rebalance may refuse it, as it does
-// everywhere.
-func (m *groupMember) committed(_ *kgo.Client, req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
-	if err != nil {
-		return
-	}
+// committed notes what a commit was told, partition by partition.
+func (m *groupMember) committed(begun time.Time, req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse) {
 	refused := map[int32]bool{}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
 			refused[p.Partition] = p.ErrorCode != 0
 		}
 	}
-	m.seen.mu.Lock()
-	defer m.seen.mu.Unlock()
 	for _, t := range req.Topics {
 		for _, p := range t.Partitions {
 			if no, told := refused[p.Partition]; told && !no {
-				m.seen.committed[p.Partition] = max(m.seen.committed[p.Partition], p.Offset)
+				m.fail(m.seen.commit(p.Partition, p.Offset, req.Generation, begun))
 				m.beat()
 			}
 		}

@@ -21,9 +21,10 @@ func (m *member) offTheClock() {
 	if m.program == "" {
 		return
 	}
+	m.env = append(m.env, "MINK_PLUGIN_DIR="+os.Getenv("MINK_TEST_CLOCK_PLUGINS"))
 	m.clock = &wallClock{filepath.Join(m.dir, "clock")}
 	m.clock.set(m, 0)
-	m.env = append(m.env, "MINK_TEST_CLOCK="+m.clock.file)
+	m.env = append(m.env, "AWS_MINK_TEST_CLOCK="+m.clock.file)
 }
 
 // set makes the clock jump.
