@@ -68,6 +68,7 @@ chaos: build ## random SIGKILLs under load (ROUNDS=n, default 20)
 .PHONY: chaos-cluster
 chaos-cluster: build ## random faults of three nodes, Postgres and an S3 server under load (ROUNDS=n, default 5; SEED=n)
 	@VERSION='$(VERSION)' scripts/plugins.sh bin/plugins objstore-s3
+	@VERSION='$(VERSION)' scripts/skewed-clock.sh
 	@scripts/cloud-servers.sh && scripts/e2e.sh chaos-cluster
 
 .PHONY: lint

@@ -35,6 +35,9 @@ if [ "${1:-all}" = chaos-cluster ]; then
 	export MINK_TEST_CLOUD=required MINK_TEST_POSTGRES=required MINK_TEST_PLUGINS="$PWD/bin/plugins" MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-5}" MINK_TEST_CHAOS_SEED="${SEED:-}"
 	export MINK_TEST_CHAOS_DIARY="$PWD/.cache" # what was said while a writer waited for long, a file each
 	[ -x "$MINK_TEST_PLUGINS/mink-plugin-objstore-s3" ] || { echo "chaos of a cluster needs bin/plugins: run make plugins"; exit 1; }
+	if [ -x bin/mink-clock ]; then # scripts/skewed-clock.sh: else without the fault of a clock
+		export MINK_TEST_CLOCK_BINARY="$PWD/bin/mink-clock" MINK_TEST_CLOCK_PLUGINS="$PWD/bin/plugins-clock"
+	fi
 	log=.cache/chaos-cluster.log # with the nodes' logs when a round failed
 	status=0
 	go test -count=1 -timeout 10h -v -run "${RUN:-^TestClusterChaos\$}" ./core/e2e >$log 2>&1 || status=$?
