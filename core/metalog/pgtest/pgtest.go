@@ -201,6 +201,17 @@ func (s *Server) Down(signal string) error {
 	return err
 }
 
+// Standby restarts the server as a standby, which answers questions and takes no writes.
+func (s *Server) Standby(ctx context.Context) error {
+	if err := s.Down("INT"); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o644); err != nil { //nolint:gosec // Postgres' own user reads it
+		return err
+	}
+	return s.Up(ctx)
+}
+
 // Close stops the server and removes its files.
 func (s *Server) Close() error {
 	return errors.Join(s.Down("INT"), os.RemoveAll(s.root))

@@ -56,7 +56,8 @@ func (c Config) Validate() error {
 // tables:
 //
 //	sqlite:./data/meta.db            a file; its directory must exist
-//	postgres://user@host/database    libpq's URL; tables go to the search_path's schema
+//	postgres://user@host/database    libpq's URL; tables go to the search_path's schema;
+//	                                 of several hosts (h1,h2) the one that is no standby
 //
 // Only one process may have a SQLite log open; the caller guards that. Errors:
 // mink.ErrInvalid (URL, Postgres with synchronous_commit off), mink.ErrUnavailable

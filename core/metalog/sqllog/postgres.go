@@ -53,6 +53,9 @@ func openPostgres(ctx context.Context, rawURL string, cfg Config, w *wake.Signal
 	if cc.RuntimeParams["application_name"] == "" {
 		cc.RuntimeParams["application_name"] = "mink"
 	}
+	if !cfg.ReadOnly {
+		cc.ValidateConnect = refuseStandby
+	}
 	pc.AfterConnect = checkSession
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
@@ -86,6 +89,20 @@ func channelOf(schemaName string) string {
 		channel = fmt.Sprintf("mink_meta_%x", sha256.Sum224([]byte(schemaName)))[:channelBytesMax]
 	}
 	return channel
+}
+
+// refuseStandby makes a connection go on to the URL's next host. After a failover the
+// first one may be the old primary, which is a standby by then: nothing could be written
+// there, and what it holds is of before.
+func refuseStandby(ctx context.Context, conn *pgconn.PgConn) error {
+	rs, err := conn.Exec(ctx, `SELECT pg_is_in_recovery()`).ReadAll()
+	if err != nil {
+		return err
+	}
+	if len(rs) == 1 && len(rs[0].Rows) == 1 && string(rs[0].Rows[0][0]) == "t" {
+		return fmt.Errorf("it is a standby; point the metadata url at the primary, or name all hosts: %w", mink.ErrUnavailable)
+	}
+	return nil
 }
 
 // checkSession refuses a session in which an acknowledged commit could be lost,

@@ -181,6 +181,28 @@ func testPostgresRefusals(t *testing.T, pg *pgtest.Server) {
 	}
 }
 
+// With several hosts in the URL the log is where the primary is: the first host is a
+// standby once it was failed over from.
+func TestPostgresStandby(t *testing.T) {
+	primary, standby := pgtest.Start(t, "fsync=off"), pgtest.Start(t, "fsync=off")
+	check(t, standby.Standby(t.Context()))
+	both := strings.Replace(primary.Schema(t), "@"+primary.Addr(), "@"+standby.Addr()+","+primary.Addr(), 1)
+	l := openURL(t, both)
+	for i := range byte(3) {
+		_, err := l.Append(t.Context(), metalog.Append{Payloads: [][]byte{{i + 1}}})
+		check(t, err)
+	}
+	head, err := l.Head(t.Context())
+	check(t, err)
+	if head.Index != 3 {
+		t.Errorf("the head is at %s, want index 3", head)
+	}
+	check(t, l.Close())
+	_, err = sqllog.Open(t.Context(), standby.URL(), sqllog.Default(), quiet())
+	wantErr(t, err, mink.ErrUnavailable)
+	wantText(t, err, "standby")
+}
+
 // A crash of the database loses nothing acknowledged, and the log goes on by
 // itself when it is back.
 func testPostgresRestart(t *testing.T, pg *pgtest.Server) {
