@@ -73,6 +73,9 @@ func TestManyClusters(t *testing.T) {
 				sums[s.name] = &result{}
 			}
 			sums[s.name].add(r)
+			if t.Failed() { // its log comes in the end
+				fmt.Printf("seed %d of %s failed, after %.0f node-hours\n", seed, s.name, lived.Hours())
+			}
 		})
 		seed++
 		if n%100 == 99 {

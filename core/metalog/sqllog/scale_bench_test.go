@@ -125,7 +125,7 @@ func metadata(b *testing.B, url string) {
 	cfg := metalog.Default()
 	empty := heap()
 	var nodes []scaled
-	var stops []func()
+	var stops []func() // they hold their replicas
 	for id := range mink.NodeID(4) {
 		n, stop := startScaled(b, url, id+1, cfg)
 		nodes, stops = append(nodes, n), append(stops, stop)
@@ -138,6 +138,11 @@ func metadata(b *testing.B, url string) {
 			b.Fatal(err)
 		}
 		nodes[0].propose(b, &clusterpb.Command{Kind: &clusterpb.Command_CreateTable{CreateTable: &clusterpb.CreateTable{Descriptor_: d.Encode(), Uuid: append(make([]byte, 15), byte(i+1))}}})
+	}
+	for _, n := range nodes {
+		if err := n.WaitApplied(b.Context(), nodes[0].Applied().Index); err != nil {
+			b.Fatal(err)
+		}
 	}
 	// Each upload names 2,500 streams in as many objects: 400 of them make 1,000,000.
 	start, uploads := time.Now(), 0
@@ -177,7 +182,7 @@ func metadata(b *testing.B, url string) {
 	for _, stop := range stops[1:] {
 		stop()
 	}
-	nodes = nodes[:1]
+	nodes, stops = []scaled{nodes[0]}, []func(){stops[0]}
 	full := heap()
 	b.ReportMetric(full-empty, "MB-state")
 
