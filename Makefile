@@ -32,8 +32,8 @@ test: ## unit, story, conformance and simulation tests; prints what it had to le
 	@scripts/test.sh
 
 .PHONY: mutants
-mutants: ## puts faults into the code, one by one, and expects the tests to notice each
-	go test -count=1 -timeout 60m -v -run 'FaultsOfCode' $$(git grep -l 'codefault.MustNotice' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's#^#./#') -mutants
+mutants: ## puts faults into the code, one by one, and expects the tests to notice each; TURN=TEXT: one of each list, by turns
+	go test -count=1 -timeout 60m -v -run 'FaultsOfCode' $$(git grep -l 'codefault.MustNotice' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's#^#./#') -mutants $(if $(TURN),-mutants-turn $(TURN))
 
 .PHONY: planted
 planted: ## the planted bugs of docs/simulation.md that need the code built with them

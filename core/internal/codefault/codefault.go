@@ -3,6 +3,8 @@
 package codefault
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"os"
@@ -12,7 +14,11 @@ import (
 	"testing"
 )
 
-var build = flag.Bool("mutants", false, "run the tests with each of the faults of the code that they must notice")
+var (
+	build = flag.Bool("mutants", false, "run the tests with each of the faults of the code that they must notice")
+	turn  = flag.String("mutants-turn", "", "of each list only -mutants-part faults that follow one another, from a place that this text says: over many texts (commits) all have their turn")
+	part  = flag.Int("mutants-part", 1, "see -mutants-turn")
+)
 
 // Fault is a change of one file of the module.
 type Fault struct {
@@ -30,12 +36,22 @@ func MustNotice(t *testing.T, root string, faults []Fault, tests string, args ..
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range faults {
-		t.Run(f.Name, func(t *testing.T) { f.mustBeNoticed(t, root, tests, args) })
+	for i, f := range faults {
+		t.Run(f.Name, func(t *testing.T) {
+			f.mustBeNoticed(t, root, *build && (*turn == "" || due(i, len(faults), *part, *turn)), tests, args)
+		})
 	}
 }
 
-func (f Fault) mustBeNoticed(t *testing.T, root, tests string, args []string) {
+// due reports whether fault i of n has its turn: part of them do, as if the list were a
+// ring.
+func due(i, n, part int, turn string) bool {
+	sum := sha256.Sum256([]byte(turn))
+	from := int(binary.BigEndian.Uint32(sum[:]) % uint32(n))
+	return (i-from+n)%n < part
+}
+
+func (f Fault) mustBeNoticed(t *testing.T, root string, build bool, tests string, args []string) {
 	t.Helper()
 	path := filepath.Join(root, filepath.FromSlash(f.File))
 	code, err := os.ReadFile(path)
@@ -45,7 +61,7 @@ func (f Fault) mustBeNoticed(t *testing.T, root, tests string, args []string) {
 	if n := strings.Count(string(code), f.Old); n != 1 {
 		t.Fatalf("%s has the lines %d times that this fault replaces; write down what they are now, and see that the fault is noticed (-mutants):\n%s", f.File, n, f.Old)
 	}
-	if !*build {
+	if !build {
 		return
 	}
 	dir := t.TempDir()
