@@ -233,7 +233,7 @@ func (r *Replica) tail(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && !transient(err):
+		case err != nil && !transient(err) && !errors.Is(err, mink.ErrInvalid): // a user that is refused may be let in again
 			return err
 		case err != nil:
 			d := retry.NextBackOff()

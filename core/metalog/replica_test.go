@@ -436,6 +436,54 @@ func TestOutageIsRidden(t *testing.T) {
 	})
 }
 
+// shutLog lets nobody in while it is shut.
+type shutLog struct {
+	metalog.Log
+	shut *atomic.Bool
+}
+
+func (l shutLog) refusal() error {
+	if l.shut.Load() {
+		return fmt.Errorf("the database refuses this user: %w", mink.ErrInvalid)
+	}
+	return nil
+}
+
+func (l shutLog) Read(ctx context.Context, after uint64, entries, bytes int) ([]metalog.Entry, error) {
+	if err := l.refusal(); err != nil {
+		return nil, err
+	}
+	return l.Log.Read(ctx, after, entries, bytes)
+}
+
+func (l shutLog) Head(ctx context.Context) (metalog.Position, error) {
+	if err := l.refusal(); err != nil {
+		return metalog.Position{}, err
+	}
+	return l.Log.Head(ctx)
+}
+
+// A database that refuses its user for a while, as when a password is changed, does not
+// end the nodes that run; it keeps one from starting.
+func TestARefusedUserIsRidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memlog.New()
+		var shut atomic.Bool
+		r := start(t, shutLog{inner, &shut})
+		register(t, r, 1)
+		shut.Store(true)
+		other := start(t, inner)
+		register(t, other, 2)
+		time.Sleep(10 * time.Minute)
+		if _, err := metalog.Open(t.Context(), shutLog{inner, &shut}, metalog.Default(), quiet()); !errors.Is(err, mink.ErrInvalid) {
+			t.Errorf("a start meanwhile: %v", err)
+		}
+		shut.Store(false)
+		check(t, r.WaitApplied(t.Context(), other.View().Index()))
+		propose(t, r, allocate())
+	})
+}
+
 func TestDatabaseWentBack(t *testing.T) {
 	for _, c := range []struct {
 		name  string
