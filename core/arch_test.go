@@ -88,7 +88,7 @@ var sideways = map[string][]string{
 var proving = []string{
 	"core", "core/fault", "core/internal/codefault", "core/sim", "core/e2e", "core/bench",
 	"sdk/host/hosttest", "core/server/servertest", "core/metalog/metalogtest", "core/metalog/faultlog", "core/metalog/pgtest",
-	"core/stream/streamtest", "core/stream/plan/plantest", "core/schema/evolve/evolvetest", "core/record/merge/mergetest", "plugins/cloudtest",
+	"core/stream/streamtest", "core/stream/plan/plantest", "core/schema/evolve/evolvetest", "core/record/merge/mergetest", "plugins/cloudtest", "deploy",
 }
 
 // doors lists, for each heavy dependency, the only packages that may import it.
