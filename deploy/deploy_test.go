@@ -361,7 +361,9 @@ type workload struct {
 				Env   []struct {
 					Name, Value string
 					ValueFrom   struct {
-						FieldRef     struct{ FieldPath string } `yaml:"fieldRef"`
+						FieldRef struct {
+							FieldPath string `yaml:"fieldPath"`
+						} `yaml:"fieldRef"`
 						SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
 					} `yaml:"valueFrom"`
 				}
@@ -372,7 +374,7 @@ type workload struct {
 					Name          string
 					ContainerPort int `yaml:"containerPort"`
 				}
-				VolumeMounts []struct{ Name, MountPath string } `yaml:"volumeMounts"`
+				VolumeMounts []struct{ Name string } `yaml:"volumeMounts"`
 			}
 			Volumes []struct{ Name string }
 		}
