@@ -30,7 +30,7 @@ func (a *app) printStats(s api.Stats) {
 	a.printHeldTrims(s.Buckets)
 	rows = nil
 	for _, l := range s.Loops {
-		rows = append(rows, []string{l.Name, (time.Duration(l.IntervalMs) * time.Millisecond).String(), timeOf(l.LastMs), timeOf(l.NextMs), fmt.Sprint(l.Runs), fmt.Sprint(l.Failures), l.LastError})
+		rows = append(rows, []string{l.Name, (time.Duration(l.IntervalMs) * time.Millisecond).String(), timeOf(l.LastMs), timeOf(l.NextMs), fmt.Sprint(l.Runs), fmt.Sprint(l.Failures), said(l)})
 	}
 	a.printTable([]string{"loop", "interval", "last", "next", "runs", "failures", "last error"}, rows)
 	rows = nil
@@ -39,6 +39,14 @@ func (a *app) printStats(s api.Stats) {
 	}
 	a.printTable([]string{"figure", "value"}, rows)
 	a.printPlugins(s.Plugins)
+}
+
+// said is how a loop's last run ended.
+func said(l api.Loop) string {
+	if l.Idle {
+		return "(another node's work)"
+	}
+	return l.LastError
 }
 
 // printKVSnapshots lists the snapshots of primary-key buckets, when there are any such.

@@ -238,7 +238,7 @@ func (c *Coordinator) renew(ctx context.Context, l metalog.Lease) (metalog.Lease
 func (c *Coordinator) runTick(ctx context.Context) error {
 	l, ok := c.held()
 	if !ok {
-		return nil
+		return loop.ErrIdle
 	}
 	var errs []error
 	for _, job := range []func(context.Context, metalog.Lease) error{c.leadOrphans, c.keepPartitions, c.expireProducers, c.expireGroups, c.forgetNodes} {
@@ -268,7 +268,7 @@ func (c *Coordinator) propose(ctx context.Context, commands ...*clusterpb.Comman
 // keepHead tells the object store how far the metadata are.
 func (c *Coordinator) keepHead(ctx context.Context) error {
 	if _, ok := c.held(); !ok {
-		return nil
+		return loop.ErrIdle
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
 	defer cancel()
@@ -310,7 +310,7 @@ const snapshotTimeout = 10 * time.Minute
 func (c *Coordinator) runSnapshot(ctx context.Context) error {
 	l, ok := c.held()
 	if !ok {
-		return nil
+		return loop.ErrIdle
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -28,7 +29,7 @@ const kvTimeout = 10 * time.Minute
 // The metadata forget a file after the store has deleted it.
 func (c *Coordinator) cleanKV(ctx context.Context) error {
 	if _, ok := c.held(); !ok {
-		return nil
+		return loop.ErrIdle
 	}
 	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
 	defer cancel()
@@ -114,7 +115,7 @@ func deleteEach(ctx context.Context, store objstore.Store, keys []string) (left 
 // come to the end is gone on with by the next.
 func (c *Coordinator) sweepKV(ctx context.Context) error {
 	if _, ok := c.held(); !ok {
-		return nil
+		return loop.ErrIdle
 	}
 	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	clusterplan "github.com/mink-project/mink/core/cluster/plan"
+	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/core/stream/wal"
@@ -72,7 +73,7 @@ func (c *Coordinator) sealSilent(ctx context.Context) error {
 	l, ok := c.held()
 	if !ok {
 		c.silent.reset()
-		return nil
+		return loop.ErrIdle
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL)
 	defer cancel()
@@ -109,7 +110,7 @@ const recoveryTimeout = 4
 func (c *Coordinator) runRecovery(ctx context.Context) error {
 	l, ok := c.held()
 	if !ok {
-		return nil
+		return loop.ErrIdle
 	}
 	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout*c.cfg.LeaseTTL)
 	defer cancel()

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"github.com/mink-project/mink/core/internal/loop"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/ops"
@@ -94,14 +96,20 @@ func engineFigures(e stream.Stats) []ops.Figure {
 
 func loopFigures(l loop.Status) []ops.Figure {
 	labels, values := []string{"loop"}, []string{l.Name}
-	last := 0.0
-	if !l.LastEnd.IsZero() {
-		last = float64(l.LastEnd.UnixMilli()) / 1000
+	at := func(t time.Time) float64 { return float64(millis(t)) / 1000 }
+	yes := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
 	}
 	return []ops.Figure{
 		{Name: "mink_loop_runs_total", Help: "Runs of a periodic job.", Counter: true, Labels: labels, Values: values, Value: float64(l.Runs)},
 		{Name: "mink_loop_failures_total", Help: "Failed runs of a periodic job.", Counter: true, Labels: labels, Values: values, Value: float64(l.Failures)},
-		{Name: "mink_loop_last_run_seconds", Help: "When a periodic job last ended, seconds since 1970.", Labels: labels, Values: values, Value: last},
+		{Name: "mink_loop_last_run_seconds", Help: "When a periodic job last ended, seconds since 1970.", Labels: labels, Values: values, Value: at(l.LastEnd)},
+		{Name: "mink_loop_next_run_seconds", Help: "When a periodic job runs next, seconds since 1970; a change or a failure makes it sooner.", Labels: labels, Values: values, Value: at(l.Next)},
+		{Name: "mink_loop_failing", Help: "1 when the last run of a periodic job failed.", Labels: labels, Values: values, Value: yes(l.LastError != "")},
+		{Name: "mink_loop_idle", Help: "1 when the last run found the work to be another node's, such as the lease holder's.", Labels: labels, Values: values, Value: yes(l.Idle)},
 		{Name: "mink_loop_interval_seconds", Help: "Interval of a periodic job.", Labels: labels, Values: values, Value: l.Interval.Seconds()},
 	}
 }

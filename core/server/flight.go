@@ -158,7 +158,7 @@ func (b flightBackend) Stats() api.Stats {
 	for _, l := range loops {
 		out.Loops = append(out.Loops, api.Loop{
 			Name: l.Name, IntervalMs: l.Interval.Milliseconds(), LastMs: millis(l.LastEnd), NextMs: millis(l.Next),
-			Runs: l.Runs, Failures: l.Failures, LastError: l.LastError,
+			Runs: l.Runs, Failures: l.Failures, Worked: l.Worked, Idle: l.Idle, LastError: l.LastError,
 		})
 	}
 	for _, f := range b.parts.figuresOf(s, loops) {

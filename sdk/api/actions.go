@@ -326,6 +326,8 @@ type Loop struct {
 	NextMs     int64  `json:"next_ms"`
 	Runs       uint64 `json:"runs"`
 	Failures   uint64 `json:"failures"`
+	Worked     uint64 `json:"worked"`         // runs that did this node's work
+	Idle       bool   `json:"idle,omitempty"` // the last run found the work to be another node's, such as the lease holder's
 	LastError  string `json:"last_error,omitempty"`
 }
 

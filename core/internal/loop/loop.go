@@ -6,6 +6,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -16,6 +17,10 @@ import (
 // further failure doubles it, up to the loop's interval.
 const firstRetry = 250 * time.Millisecond
 
+// ErrIdle is what a job answers that is another node's for now: no failure, and no run
+// that did something.
+var ErrIdle = errors.New("another node's work for now")
+
 // Status is what a loop last did. Times are zero when it has not happened yet.
 type Status struct {
 	Name      string        `json:"name"`
@@ -25,6 +30,8 @@ type Status struct {
 	Next      time.Time     `json:"next"`
 	Runs      uint64        `json:"runs"`
 	Failures  uint64        `json:"failures"`
+	Worked    uint64        `json:"worked"`               // runs that were not idle
+	Idle      bool          `json:"idle,omitempty"`       // the last run answered ErrIdle
 	LastError string        `json:"last_error,omitempty"` // "" when the last run succeeded
 }
 
@@ -103,6 +110,10 @@ func (l *Loop) once(ctx context.Context) error {
 	l.mu.status.LastEnd = time.Now()
 	l.mu.status.Runs++
 	l.mu.status.LastError = ""
+	if l.mu.status.Idle = errors.Is(err, ErrIdle); l.mu.status.Idle {
+		return nil
+	}
+	l.mu.status.Worked++
 	if err != nil {
 		l.mu.status.Failures++
 		l.mu.status.LastError = err.Error()

@@ -68,3 +68,33 @@ func TestBackoffGrowsToTheInterval(t *testing.T) {
 		}
 	}
 }
+
+func TestAnIdleRunIsNoWorkAndNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		idle := true
+		l := New("of the holder", time.Second, slog.New(slog.DiscardHandler), func(context.Context) error {
+			if idle {
+				return ErrIdle
+			}
+			return nil
+		})
+		done := make(chan error)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(3*time.Second + time.Millisecond)
+		synctest.Wait()
+		if s := l.Status(); !s.Idle || s.Runs != 3 || s.Worked != 0 || s.Failures != 0 || s.LastError != "" || s.LastEnd.IsZero() {
+			t.Errorf("after idle runs: %+v", s)
+		}
+		idle = false
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if s := l.Status(); s.Idle || s.Runs != 4 || s.Worked != 1 {
+			t.Errorf("after one that worked: %+v", s)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
