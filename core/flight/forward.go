@@ -82,8 +82,9 @@ func (f *forwards) busy(k laneKey) bool {
 	return l != nil && l.held > 0
 }
 
-// push hands a part over. mink.ErrThrottled: nothing was taken, there is no room.
-func (f *forwards) push(k laneKey, rows *rowPlan, p *farPart) error {
+// push hands a part over; limit bounds a batch of the table. mink.ErrThrottled: nothing
+// was taken, there is no room.
+func (f *forwards) push(k laneKey, rows *rowPlan, limit int, p *farPart) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	cfg := &f.service.cfg
@@ -98,7 +99,7 @@ func (f *forwards) push(k laneKey, rows *rowPlan, p *farPart) error {
 		if len(f.mu.lanes) >= cfg.ForwardStreamsMax && !f.dropIdleLocked() {
 			return errForwardFull
 		}
-		l = newLane(f, k, rows)
+		l = newLane(f, k, rows, limit)
 		f.mu.lanes[k] = l
 		f.wg.Go(l.run)
 	}
@@ -158,10 +159,11 @@ type farPart struct {
 
 	// The lane's own.
 	sequence int32
-	doubt    bool     // it was sent once, and what came of it is not known
-	of       *farPart // it is a half of it
-	left     int      // halves without an outcome
-	give     func()   // gives back the room of the halves; nil: there are none
+	doubt    bool       // it was sent once, and what came of it is not known
+	of       *farPart   // it is a half of it
+	left     int        // halves without an outcome
+	give     func()     // gives back the room of the halves; nil: there are none
+	joined   []*farPart // it is these, in one batch
 
 	result tablet.AppendResult // after done
 	err    error
@@ -173,6 +175,10 @@ func (p *farPart) size() int                            { return len(p.header) +
 
 // finish gives the part its outcome.
 func (p *farPart) finish(res tablet.AppendResult, err error) {
+	if p.joined != nil {
+		p.share(res, err)
+		return
+	}
 	if p.of == nil {
 		if p.give != nil {
 			p.give()
@@ -203,6 +209,7 @@ type lane struct {
 	arrow   *arrow.Schema
 	kick    chan struct{}
 	over    chan struct{} // closed by end
+	join    *joiner       // of a log table's rows; else nil
 
 	held, bytes int // guarded by forwards.mu: parts without an outcome
 
@@ -216,8 +223,11 @@ type lane struct {
 	unacked []*farPart
 }
 
-func newLane(f *forwards, k laneKey, rows *rowPlan) *lane {
+func newLane(f *forwards, k laneKey, rows *rowPlan, limit int) *lane {
 	l := &lane{of: f, key: k, arrow: rows.arrow, kick: make(chan struct{}, 1), over: make(chan struct{})}
+	if !k.keyed {
+		l.join = newJoiner(rows.arrow, limit)
+	}
 	if k.columns != "" {
 		for _, c := range rows.schema.Columns {
 			l.columns = append(l.columns, c.Name)
@@ -322,6 +332,10 @@ func (l *lane) refused(err error) {
 	p := l.unacked[0]
 	fenced := errors.Is(err, mink.ErrFenced) || errors.Is(err, mink.ErrOutOfOrder)
 	l.writer = 0 // what follows has another number now
+	if p.joined != nil && !p.doubt && !fenced {
+		l.apart(p)
+		return
+	}
 	if errors.Is(err, mink.ErrTooLarge) && !p.doubt && p.halves != nil && p.rows > 1 {
 		cut, give, cerr := p.halves(l.of.ctx, p.header, p.body, p.rows)
 		if cerr == nil {
@@ -511,17 +525,30 @@ func (l *lane) metadata(p *farPart) []byte {
 	return api.JSON(api.AppendMetadata{Sequence: p.sequence})
 }
 
-// take moves a part from the queue to those that are being sent.
+// take moves parts from the queue to those that are being sent; what waits already goes
+// as one batch.
 func (l *lane) take() bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if len(l.queue) == 0 {
+		l.mu.Unlock()
 		return false
 	}
-	p := l.queue[0]
-	l.queue = slices.Delete(l.queue, 0, 1)
-	p.sequence = -1
-	l.unacked = append(l.unacked, p)
+	n := 1
+	if l.join != nil {
+		n = l.join.count(l.queue)
+	}
+	parts := slices.Clone(l.queue[:n])
+	l.queue = slices.Delete(l.queue, 0, n)
+	l.mu.Unlock()
+	for _, p := range parts {
+		p.sequence = -1
+	}
+	if n > 1 {
+		if whole := l.join.join(parts); whole != nil {
+			parts = []*farPart{whole}
+		}
+	}
+	l.unacked = append(l.unacked, parts...)
 	return true
 }
 

@@ -351,7 +351,7 @@ func (t *tablePut) handOn(k laneKey, part *putPart) (Pending, error) {
 	if t.rows.put != nil {
 		p.deletes, p.halves = t.rows.put.deletes, t.halves
 	}
-	if err := t.service.lanes.push(k, t.rows, p); err != nil {
+	if err := t.service.lanes.push(k, t.rows, t.limit, p); err != nil {
 		return nil, err
 	}
 	return p, nil

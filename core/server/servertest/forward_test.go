@@ -3,6 +3,7 @@ package servertest_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -17,14 +18,16 @@ import (
 	"github.com/mink-project/mink/core/server/servertest"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // tablePut is a table-addressed DoPut of a generic client.
 type tablePut struct {
-	t      *testing.T
+	t      testing.TB
 	stream flight.FlightService_DoPutClient
 	out    *flight.Writer
 	rows   int64 // acknowledged
+	exact  bool  // nobody else writes: offsets follow each other
 	end    chan error
 }
 
@@ -58,6 +61,9 @@ func (p *tablePut) acks() error {
 		for _, b := range res.Buckets {
 			if b.Error != "" {
 				return errors.New(b.Error)
+			}
+			if p.exact && (b.First != mink.Offset(p.rows) || int64(b.Last-b.First)+1 != b.Rows) {
+				return fmt.Errorf("%d rows behind %d others have offsets %d to %d", b.Rows, p.rows, b.First, b.Last)
 			}
 			sum += b.Rows
 		}
@@ -229,5 +235,52 @@ func TestForwardedRowsOfALostAcknowledgement(t *testing.T) {
 	}
 	if got := scanned(t, cl); !slices.Equal(got, upTo(40)) {
 		t.Errorf("rows %v", got)
+	}
+}
+
+// Small batches that wait for their leader while five are on their way go on as one; each
+// put hears of its own rows.
+func TestForwardedRowsAreJoined(t *testing.T) {
+	c := servertest.Start(t, 2, steady())
+	b := table(t, c.Client(t), "t", 1)[0]
+	to := c.Leader(b)
+	leader, g := at(t, c, to), at(t, c, to%2+1)
+	p := g.put(api.Command{Table: "db.t"}, idSchema)
+	p.exact = true
+	c.PauseStore(to)
+	for id := range int64(5) {
+		p.write(idRows(id, 1))
+		taken(t, leader, b, mink.Offset(id+1))
+	}
+	for id := int64(5); id < 205; id += 2 {
+		p.write(idRows(id, 2))
+	}
+	c.ResumeStore(to)
+	if n := p.close(); n != 205 {
+		t.Errorf("%d of 205 rows are acknowledged", n)
+	}
+	got, err := leader.get(t.Context(), logOf(b))
+	if err != nil || !slices.Equal(got, upTo(205)) {
+		t.Errorf("rows %v, %v", got, err)
+	}
+	s, err := leader.DoGet(t.Context(), logOf(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batches := 0
+	for {
+		m, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.AppMetadata) > 0 {
+			batches++
+		}
+	}
+	if batches >= 105 {
+		t.Errorf("%d batches for 105: nothing was joined", batches)
 	}
 }

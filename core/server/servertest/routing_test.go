@@ -26,11 +26,11 @@ import (
 
 // generic is a Flight client that knows nothing of Mink, at one node.
 type generic struct {
-	t *testing.T
+	t testing.TB
 	flight.Client
 }
 
-func at(t *testing.T, c *servertest.Cluster, id int) *generic {
+func at(t testing.TB, c *servertest.Cluster, id int) *generic {
 	t.Helper()
 	f, err := flight.NewClientWithMiddleware(c.Node(id).Flight, nil, nil, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

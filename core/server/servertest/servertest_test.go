@@ -22,7 +22,7 @@ const waitLong = 5 * time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func table(t *testing.T, c *client.Client, name string, buckets int) []mink.BucketRef {
+func table(t testing.TB, c *client.Client, name string, buckets int) []mink.BucketRef {
 	t.Helper()
 	if err := c.CreateDatabase(t.Context(), "db", true); err != nil {
 		t.Fatal(err)
