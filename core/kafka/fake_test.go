@@ -32,6 +32,7 @@ type fakeNode struct {
 		epoch   mink.NodeEpoch
 		logs    map[mink.BucketRef]*fakeLog
 		logErr  error // of every Log call
+		refused int   // Log calls that it was the answer to
 		doubt   error // of every Lease call
 		writers mink.WriterID
 		// groups: errors of the next commands about consumer groups; marks counts
@@ -118,6 +119,7 @@ func (n *fakeNode) Log(ref mink.BucketRef) (Log, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.logErr != nil {
+		n.mu.refused++
 		return nil, n.mu.logErr
 	}
 	if st.Owner.Node != n.self {
@@ -132,6 +134,12 @@ func (n *fakeNode) Log(ref mink.BucketRef) (Log, error) {
 		n.mu.logs[ref] = l
 	}
 	return l, nil
+}
+
+func (n *fakeNode) logsRefused() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.refused
 }
 
 func (n *fakeNode) failLogs(err error) {

@@ -55,10 +55,14 @@ type fetchPart struct {
 	batches [][]byte
 	bytes   int
 
+	opening error         // why the log, which is led here, is not open yet
+	pause   time.Duration // until it is looked for again
+
 	// What to wait for before the next read; all nil: nothing more to come.
 	changed <-chan struct{} // caught up
 	cold    *coldRead       // on its way from the store
 	room    <-chan struct{} // no room for another read from the store
+	look    <-chan struct{} // the log is opening
 }
 
 func (p *fetchPart) waits() <-chan struct{} {
@@ -67,6 +71,8 @@ func (p *fetchPart) waits() <-chan struct{} {
 		return p.cold.done
 	case p.room != nil:
 		return p.room
+	case p.look != nil:
+		return p.look
 	default:
 		return p.changed
 	}
@@ -95,6 +101,11 @@ func (b *broker) fetch(ctx context.Context, r *kmsg.FetchRequest, arrived time.T
 	}
 	if err := f.wait(ctx, arrived.Add(time.Duration(r.MaxWaitMillis)*time.Millisecond), hurry); err != nil {
 		return reply{}, err
+	}
+	for i := range f.parts {
+		if p := &f.parts[i]; p.opening != nil {
+			f.failWith(p, p.opening)
+		}
 	}
 	b.metrics.RecordBytes(0, f.bytes)
 	return reply{fetch: &fetchAnswer{version: r.Version, topics: r.Topics, parts: f.parts, brokers: f.hops}}, nil
@@ -137,13 +148,32 @@ func (f *fetchRun) open(v *cluster.State, p *fetchPart, t *topic, missing code) 
 		f.fail(p, codeUnknownTopicOrPartition)
 		return
 	}
+	f.openLog(v, p)
+}
+
+// openingPauseMax bounds the pauses between looks for a log that opens.
+const openingPauseMax = 50 * time.Millisecond
+
+// openLog waits for a log that is led here and is opening: "not leader" would send the
+// client to the metadata, which name this node again, and some wait for seconds before
+// they ask for those.
+func (f *fetchRun) openLog(v *cluster.State, p *fetchPart) {
+	p.opening, p.look = nil, nil
 	log, err := f.broker.backend.Log(p.bucket)
 	if err != nil {
-		if c := f.broker.notHere(p.bucket, p.req.CurrentLeaderEpoch, err); c == codeUnknownLeaderEpoch {
+		var moved *mink.NotLeaderError
+		switch c := f.broker.notHere(p.bucket, p.req.CurrentLeaderEpoch, err); {
+		case c == codeUnknownLeaderEpoch:
 			f.fail(p, c)
-			return
+		case errors.Is(err, mink.ErrUnavailable) && !errors.As(err, &moved):
+			p.opening = err
+			p.pause = min(max(2*p.pause, time.Millisecond), openingPauseMax)
+			look := make(chan struct{})
+			time.AfterFunc(p.pause, func() { close(look) })
+			p.look = look
+		default:
+			f.failWith(p, err)
 		}
-		f.failWith(p, err)
 		return
 	}
 	if c := checkEpoch(p.req.CurrentLeaderEpoch, log.LeaderEpoch()); c != codeNone {
@@ -176,7 +206,7 @@ func (f *fetchRun) fail(p *fetchPart, c code) {
 	p.hwm, p.start = -1, -1
 	f.bytes -= p.bytes
 	p.batches, p.bytes = nil, 0
-	p.log, p.changed, p.cold, p.room = nil, nil, nil, nil
+	p.log, p.opening, p.changed, p.cold, p.room, p.look = nil, nil, nil, nil, nil, nil
 	f.errs++
 }
 
@@ -222,6 +252,13 @@ func (f *fetchRun) rest(p *fetchPart) int {
 
 // read takes what is in memory for p, and finds out what to wait for.
 func (f *fetchRun) read(ctx context.Context, p *fetchPart) {
+	if p.look != nil {
+		select {
+		case <-p.look:
+			f.openLog(f.broker.backend.View(), p)
+		default:
+		}
+	}
 	if p.log == nil {
 		return
 	}

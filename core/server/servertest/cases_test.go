@@ -184,6 +184,12 @@ func TestCaseLeaderDiesBehindTheAck(t *testing.T) {
 		c.Restart(victim)
 		c.WaitServing(t)
 	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	changelogOf(t, cl)
 }
 
