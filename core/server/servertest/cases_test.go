@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/mink-project/mink/core/internal/units"
 	"github.com/mink-project/mink/core/server"
 	"github.com/mink-project/mink/core/server/servertest"
@@ -169,11 +171,13 @@ func TestCaseLeaderDiesBehindTheAck(t *testing.T) {
 		c.Kill(victim)
 		c.WaitServing(t)
 		next := at(t, c, c.Leader(b))
+		// It has to have heard that it leads.
+		ctx := metadata.AppendToOutgoingContext(t.Context(), api.HeaderMinAppliedIndex, string(api.JSON(c.View().Index())))
 		var o api.Offsets
-		if err := next.action(t.Context(), api.ActionListOffsets, api.ListOffsets{Table: "db.t", At: "latest"}, &o); err != nil || len(o.Offsets) != 1 || o.Offsets[0].Offset < mink.Offset(v)*20 {
+		if err := next.action(ctx, api.ActionListOffsets, api.ListOffsets{Table: "db.t", At: "latest"}, &o); err != nil || len(o.Offsets) != 1 || o.Offsets[0].Offset < mink.Offset(v)*20 {
 			t.Errorf("round %d: the log ends at %+v, %v; %d rows were acknowledged", v, o.Offsets, err, v*20)
 		}
-		if got, err := next.get(t.Context(), logOf(b)); err != nil || !slices.Equal(got, upTo(int64(v)*20)) {
+		if got, err := next.get(ctx, logOf(b)); err != nil || !slices.Equal(got, upTo(int64(v)*20)) {
 			t.Errorf("round %d: rows %v, %v; %d were acknowledged", v, got, err, v*20)
 		}
 		for id := range int64(60) {
