@@ -356,14 +356,13 @@ func outcome(call *kafkaCall) (base int64, err error) {
 	if call.err != nil {
 		return 0, call.err
 	}
-	for _, t := range call.resp.(*kmsg.ProduceResponse).Topics {
-		for _, p := range t.Partitions {
-			err := kerr.ErrorForCode(p.ErrorCode)
-			if errors.Is(err, kerr.DuplicateSequenceNumber) {
-				return -1, nil
-			}
-			return p.BaseOffset, err
-		}
+	topics := call.resp.(*kmsg.ProduceResponse).Topics
+	if len(topics) != 1 || len(topics[0].Partitions) != 1 {
+		return 0, errors.New("an answer that is not of the partition")
 	}
-	return 0, errors.New("an answer without the partition")
+	p := topics[0].Partitions[0]
+	if err = kerr.ErrorForCode(p.ErrorCode); errors.Is(err, kerr.DuplicateSequenceNumber) {
+		return -1, nil
+	}
+	return p.BaseOffset, err
 }

@@ -273,8 +273,8 @@ func (c *Conn) heard() error {
 }
 
 // Close implements net.Conn: what was written still arrives, then the other end reads EOF.
-func (c *Conn) Close() error {
-	err := error(net.ErrClosed)
+func (c *Conn) Close() (err error) {
+	err = net.ErrClosed
 	c.once.Do(func() {
 		err = nil
 		c.out.set(func() { c.out.mu.fin = true })
