@@ -151,25 +151,48 @@ func (c *Coordinator) writable() bool {
 // Wake makes the coordinator look for the lease at once: this node registered.
 func (c *Coordinator) Wake() { c.lease.Trigger() }
 
+// leasePause is how soon after a holder's work came up a node that does not hold the
+// lease asks for it; twice as long after each further time, up to the interval of the
+// lease's loop.
+const leasePause = 50 * time.Millisecond
+
 // watch triggers the loops when the view holds work that should not wait for
-// their next run: an unrecovered log, a bucket without a leader.
+// their next run: an unrecovered log, a bucket without a leader. A holder that stops
+// ends its epoch first and then gives the lease back, of which the log says nothing:
+// the work that is left is what tells the others to ask for it.
 func (c *Coordinator) watch(ctx context.Context) error {
+	pause := leasePause
+	var ask <-chan time.Time
 	for {
 		view := c.deps.Meta.View()
 		c.clock.observe(view)
-		if _, ok := c.held(); ok {
+		orphans := false
+		for range view.Orphans() {
+			orphans = true
+			break
+		}
+		switch _, held := c.held(); {
+		case held:
 			if c.freshLogs(view) {
 				c.recovery.Trigger()
 			}
-			for range view.Orphans() {
+			if orphans {
 				c.tick.Trigger()
-				break
 			}
+			ask, pause = nil, leasePause
+		case !orphans && !c.freshLogs(view):
+			ask, pause = nil, leasePause
+		case ask == nil:
+			ask = time.After(pause)
+			pause = min(2*pause, c.cfg.LeaseTTL/4)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-c.deps.Meta.Changed(view.Index()):
+		case <-ask:
+			ask = nil
+			c.lease.Trigger()
 		}
 	}
 }

@@ -89,6 +89,42 @@ func TestTheLeaseIsHandedOver(t *testing.T) {
 	})
 }
 
+// The buckets of a holder that stops in order do not wait for the others' next look at
+// the lease.
+func TestAStoppingHoldersBucketsAreLedAtOnce(t *testing.T) {
+	cfg := sim.Quiet(1)
+	cfg.LeaseTTL = 10 * time.Minute
+	sim.InBubble(t, cfg, func(t *testing.T, w *sim.World) {
+		one := w.StartReady(1)
+		w.Eventually(time.Second, "node 1 coordinates", one.Coordinator().Leading)
+		two, three := w.StartReady(2), w.StartReady(3)
+		_, refs := one.Topic("t", 6, nil)
+		for _, left := range [][]*sim.Process{{two, three}, {three}} {
+			time.Sleep(20 * time.Second) // all have asked for the lease, and ask again in minutes
+			var holder *sim.Process
+			for _, p := range w.Processes() {
+				if p.Coordinator().Leading() {
+					holder = p
+				}
+			}
+			if holder == three {
+				left = []*sim.Process{two}
+			}
+			if err := holder.Stop(); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			w.Eventually(5*time.Second, "its buckets have leaders", func() bool {
+				for _, ref := range refs {
+					if !slices.ContainsFunc(left, func(p *sim.Process) bool { _, err := p.Node().Log(ref); return err == nil }) {
+						return false
+					}
+				}
+				return true
+			})
+		}
+	})
+}
+
 // How often buckets are given leaders says nothing about how often heartbeats are
 // looked at: a tick that is long beside the lease must not keep a dead node alive.
 func TestASilentNodeIsSealedHoweverLongTheTickIs(t *testing.T) {
