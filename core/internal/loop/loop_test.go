@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,9 +73,10 @@ func TestBackoffGrowsToTheInterval(t *testing.T) {
 func TestAnIdleRunIsNoWorkAndNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		idle := true
+		var idle atomic.Bool
+		idle.Store(true)
 		l := New("of the holder", time.Second, slog.New(slog.DiscardHandler), func(context.Context) error {
-			if idle {
+			if idle.Load() {
 				return ErrIdle
 			}
 			return nil
@@ -86,7 +88,7 @@ func TestAnIdleRunIsNoWorkAndNoFailure(t *testing.T) {
 		if s := l.Status(); !s.Idle || s.Runs != 3 || s.Worked != 0 || s.Failures != 0 || s.LastError != "" || s.LastEnd.IsZero() {
 			t.Errorf("after idle runs: %+v", s)
 		}
-		idle = false
+		idle.Store(false)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if s := l.Status(); s.Idle || s.Runs != 4 || s.Worked != 1 {
