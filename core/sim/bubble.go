@@ -28,7 +28,8 @@ func InBubble(t *testing.T, cfg Config, f func(t *testing.T, w *World)) {
 	})
 }
 
-// StartReady starts a process and waits until it serves.
+// StartReady starts a process and waits until it serves and the others know it; those
+// that hear nothing of it within a second (they stand still, or are cut off) are left.
 func (w *World) StartReady(id mink.NodeID) *Process {
 	w.tb.Helper()
 	p := w.Start(id)
@@ -36,6 +37,14 @@ func (w *World) StartReady(id mink.NodeID) *Process {
 	defer cancel()
 	if err := p.WaitReady(ctx); err != nil {
 		w.tb.Fatalf("node %d: %v", id, err)
+	}
+	_, epoch := p.Node().Self()
+	for _, other := range w.Processes() {
+		for end := time.Now().Add(time.Second); other.Node() != nil && !other.Paused() && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if n, ok := other.Node().View().Node(id); ok && n.Epoch >= epoch {
+				break
+			}
+		}
 	}
 	return p
 }

@@ -171,11 +171,14 @@ func TestCaseLeaderDiesBehindTheAck(t *testing.T) {
 		c.Kill(victim)
 		c.WaitServing(t)
 		next := at(t, c, c.Leader(b))
-		// It has to have heard that it leads.
+		// It has to have heard that it leads, and to have opened the log.
 		ctx := metadata.AppendToOutgoingContext(t.Context(), api.HeaderMinAppliedIndex, string(api.JSON(c.View().Index())))
 		var o api.Offsets
-		if err := next.action(ctx, api.ActionListOffsets, api.ListOffsets{Table: "db.t", At: "latest"}, &o); err != nil || len(o.Offsets) != 1 || o.Offsets[0].Offset < mink.Offset(v)*20 {
-			t.Errorf("round %d: the log ends at %+v, %v; %d rows were acknowledged", v, o.Offsets, err, v*20)
+		if !servertest.Wait(t.Context(), func() bool {
+			err := next.action(ctx, api.ActionListOffsets, api.ListOffsets{Table: "db.t", At: "latest"}, &o)
+			return err == nil && len(o.Offsets) == 1 && o.Offsets[0].Error == ""
+		}) || o.Offsets[0].Offset < mink.Offset(v)*20 {
+			t.Errorf("round %d: the log ends at %+v; %d rows were acknowledged", v, o.Offsets, v*20)
 		}
 		if got, err := next.get(ctx, logOf(b)); err != nil || !slices.Equal(got, upTo(int64(v)*20)) {
 			t.Errorf("round %d: rows %v, %v; %d were acknowledged", v, got, err, v*20)
