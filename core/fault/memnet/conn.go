@@ -28,6 +28,7 @@ type pipe struct {
 		fin    bool          // the writer has closed
 		rst    bool          // the connection broke: nothing arrives any more
 		dead   bool          // the other host is gone without a word: bytes go nowhere
+		torn   bool          // half of a write was the last that arrives
 		closed bool          // the reader has closed
 		held   bool          // counted as held back
 		wake   chan struct{} // closed and replaced at every change
@@ -230,6 +231,10 @@ func (c *Conn) put(b []byte) (wait <-chan struct{}, err error) {
 		}
 		return nil, syscall.EPIPE
 	}
+	if p.mu.torn {
+		p.mu.Unlock()
+		return nil, nil // the sender hears of it later
+	}
 	if p.mu.bytes >= window {
 		defer p.mu.Unlock()
 		return p.mu.wake, nil
@@ -245,6 +250,10 @@ func (c *Conn) put(b []byte) (wait <-chan struct{}, err error) {
 	}
 	data := append([]byte(nil), b...)
 	p.set(func() {
+		if p.mu.torn {
+			return
+		}
+		p.mu.torn = fault == Torn
 		at := time.Now().Add(d)
 		if at.Before(p.mu.last) {
 			at = p.mu.last

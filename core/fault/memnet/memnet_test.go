@@ -3,9 +3,11 @@ package memnet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -168,6 +170,36 @@ func TestChaos(t *testing.T) {
 		}
 		if n.Conns() != 0 {
 			t.Errorf("%d connections are left", n.Conns())
+		}
+	})
+}
+
+// What arrives is a beginning of what was written, whatever was written behind a write
+// that is torn.
+func TestNothingArrivesBehindATornWrite(t *testing.T) {
+	bubble(t, Config{Seed: 1, Chaos: 0.3, Latency: 10 * time.Millisecond}, func(t *testing.T, n *Network) {
+		for i := range 200 {
+			ac, bc := between(t, n.Host(fmt.Sprint("a", i)), n.Host(fmt.Sprint("b", i)))
+			want := ""
+			for _, text := range []string{"abcd", "efgh", "ijkl", "mnop"} {
+				if _, err := ac.Write([]byte(text)); err == nil {
+					want += text
+				}
+			}
+			got := make([]byte, 0, 16)
+			for one := make([]byte, 1); ; got = append(got, one...) {
+				_ = bc.SetReadDeadline(time.Now().Add(time.Minute))
+				if _, err := bc.Read(one); err != nil {
+					break
+				}
+			}
+			if !strings.HasPrefix(want, string(got)) {
+				t.Fatalf("%q arrives of %q", got, want)
+			}
+			_, _ = ac.Close(), bc.Close()
+		}
+		if n.Counts()[Torn] == 0 {
+			t.Error("nothing was torn")
 		}
 	})
 }
