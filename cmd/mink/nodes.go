@@ -48,6 +48,28 @@ func (q *asking) one(r api.NodeAnswers) (n api.NodeAnswer, ok bool, err error) {
 	return n, true, err
 }
 
+// report is a command that asks about something and prints the answers; of is the part
+// of one node's answer that --node prints as JSON.
+func (q *asking) report(a *app, about string, of func(api.NodeAnswer) any, print func([]api.NodeAnswer)) func(*cobra.Command, []string) error {
+	return a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+		r, err := q.ask(cmd, c, about)
+		if err != nil {
+			return err
+		}
+		n, one, err := q.one(r)
+		switch {
+		case err != nil:
+			return err
+		case a.json && one:
+			return a.printJSON(of(n))
+		case a.json:
+			return errors.Join(a.printJSON(r), silentOf(r))
+		}
+		print(r.Nodes)
+		return silentOf(r)
+	})
+}
+
 func silent(n api.NodeAnswer) error {
 	return fmt.Errorf("node %d at %s does not answer: %s", n.Node, n.Address, n.Error)
 }
@@ -250,23 +272,7 @@ func configCommand(a *app) *cobra.Command {
 		Example: `  mink cluster config
   mink cluster config --node 2`,
 		Args: noArgs,
-		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			r, err := q.ask(cmd, c, api.ActionGetConfig)
-			if err != nil {
-				return err
-			}
-			n, one, err := q.one(r)
-			switch {
-			case err != nil:
-				return err
-			case a.json && one:
-				return a.printJSON(n.Config.Values)
-			case a.json:
-				return errors.Join(a.printJSON(r), silentOf(r))
-			}
-			a.printConfigs(r.Nodes)
-			return silentOf(r)
-		}),
+		RunE: q.report(a, api.ActionGetConfig, func(n api.NodeAnswer) any { return n.Config.Values }, a.printConfigs),
 	})
 }
 
@@ -327,21 +333,8 @@ func statsCommand(a *app) *cobra.Command {
   mink cluster stats --node 2
   mink cluster stats --json | jq '.nodes[] | {node_id, loops: [.stats.loops[] | select(.last_error)]}'`,
 		Args: noArgs,
-		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			r, err := q.ask(cmd, c, api.ActionNodeStats)
-			if err != nil {
-				return err
-			}
-			n, one, err := q.one(r)
-			switch {
-			case err != nil:
-				return err
-			case a.json && one:
-				return a.printJSON(n.Stats)
-			case a.json:
-				return errors.Join(a.printJSON(r), silentOf(r))
-			}
-			for i, n := range r.Nodes {
+		RunE: q.report(a, api.ActionNodeStats, func(n api.NodeAnswer) any { return n.Stats }, func(nodes []api.NodeAnswer) {
+			for i, n := range nodes {
 				if i > 0 {
 					fmt.Fprintln(a.out)
 				}
@@ -349,7 +342,6 @@ func statsCommand(a *app) *cobra.Command {
 					a.printStats(*n.Stats)
 				}
 			}
-			return silentOf(r)
 		}),
 	})
 }
