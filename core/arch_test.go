@@ -53,6 +53,7 @@ var rank = map[string]int{
 	"core/tablet":             3,
 	"core/builtin/dirstore":   3,
 	"core/builtin/memstore":   3,
+	"core/lake":               3,
 	"core/storescan":          4,
 	"core/node":               4,
 	"core/coordinator":        4,

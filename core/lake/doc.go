@@ -1,0 +1,8 @@
+// Package lake writes and reads Iceberg tables on Mink's object store, and is the
+// only door to the Iceberg library.
+//
+//	io.go         locations of files (URIs) and keys of the store; the library's file interface over the store
+//
+// Everything of a lake table lies below lake/ in the store. Nothing here reaches a
+// key elsewhere, whatever a location says: the stream engine's objects are beside it.
+package lake
