@@ -14,8 +14,9 @@ const (
 	// copyBelow is the frame length under which a frame's bytes are copied next to
 	// their neighbours: below it a chunk of its own costs more than the copy.
 	copyBelow = 512
-	// arenaSize is how the builder's own memory grows.
-	arenaSize = 256 << 10
+	// The builder's own memory grows by pieces, each twice as large as the one before:
+	// most objects are log slots of a few hundred bytes.
+	arenaMin, arenaMax = 1 << 10, 256 << 10
 )
 
 // Summary is what metadata and a Put need to know of a finished object.
@@ -239,8 +240,7 @@ func (b *Builder) addBytes(p []byte) {
 	}
 	if n < copyBelow {
 		at := len(b.arena)
-		if cap(b.arena)-at < n {
-			b.arena = make([]byte, 0, arenaSize)
+		if b.room(n) {
 			at, b.copied = 0, false
 		}
 		b.arena = append(b.arena, p...)
@@ -264,6 +264,15 @@ func (b *Builder) addBytes(p []byte) {
 	b.chunks = append(b.chunks, p)
 }
 
+// room makes room for n bytes in the arena, and reports that it is another one.
+func (b *Builder) room(n int) bool {
+	if cap(b.arena)-len(b.arena) >= n {
+		return false
+	}
+	b.arena = make([]byte, 0, max(n, arenaMin, min(2*cap(b.arena), arenaMax)))
+	return true
+}
+
 func (b *Builder) closeBlock() {
 	if b.frames == 0 {
 		return
@@ -272,9 +281,7 @@ func (b *Builder) closeBlock() {
 	b.info.Span = uint64(b.next - b.info.Start)
 	b.info.RawLen, b.info.EncLen = uint32(body), uint32(body)
 	n := BlockHeaderLen + len(b.table)
-	if cap(b.arena)-len(b.arena) < n {
-		b.arena = make([]byte, 0, max(arenaSize, n))
-	}
+	b.room(n)
 	at := len(b.arena)
 	b.arena = appendBlockHeader(b.arena, &b.info, b.frames, uint32(len(b.table)))
 	b.arena = append(b.arena, b.table...)
