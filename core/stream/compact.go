@@ -97,6 +97,9 @@ func (e *Engine) compactNext(ctx context.Context) (did, leftOut bool, err error)
 		return false, false, err
 	}
 	did, err = e.compactOnce(ctx)
+	if errors.Is(err, errLeft) { // of a trim or a rewrite meanwhile
+		err = fmt.Errorf("%w: %w", mink.ErrConflict, err)
+	}
 	leftOut = err != nil && !errors.Is(err, mink.ErrConflict) && e.leaveOut(err)
 	return did, leftOut, err
 }

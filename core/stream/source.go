@@ -18,6 +18,9 @@ const (
 	blockInfoSize = int64(unsafe.Sizeof(object.BlockInfo{}))
 )
 
+// errLeft: the object left the metadata after the caller's view, which must take a new one.
+var errLeft = fmt.Errorf("it left the metadata: %w", objstore.ErrNotExist)
+
 // source is an object with its index.
 type source struct {
 	object plan.Object
@@ -41,8 +44,7 @@ func (e *Engine) storeOf(id plan.ObjectID) objstore.Store {
 func (e *Engine) openSource(ctx context.Context, id plan.ObjectID, cachedOnly bool) (source, error) {
 	o, ok := e.deps.Meta.View().Object(id)
 	if !ok {
-		// The caller's view is older: it takes a new one.
-		return source{}, fmt.Errorf("object %+v left the metadata: %w", id, objstore.ErrNotExist)
+		return source{}, fmt.Errorf("object %+v: %w", id, errLeft)
 	}
 	if cachedOnly {
 		x, ok := e.indexes.Get(id)
