@@ -17,7 +17,7 @@ func (t *Tiering) drop(ctx context.Context, d Dropped, s sink.Sink, lease mink.L
 	if err := dropAt(ctx, d, s); err != nil {
 		return fmt.Errorf("drop %s at sink %s: %w", d.Spec.FullName(), d.Target.Sink, err)
 	}
-	if !again && t.cfg.Settle > 0 {
+	if !again && t.cfg.Settle > 0 && !t.faults.forgetFirst {
 		return nil
 	}
 	if err := t.deps.Meta.ForgetDropped(ctx, d.Target, lease); err != nil && !errors.Is(err, mink.ErrNotExist) {

@@ -5,37 +5,44 @@ import (
 	"time"
 )
 
-// TestFaultsAreNoticed: each protection that is taken out makes one of the tests fail.
+// TestFaultsAreNoticed: each protection that is taken out, here or in the target,
+// makes one of the tests fail.
 func TestFaultsAreNoticed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the simulation many times")
-	}
-	for name, c := range map[string]struct {
-		faults faults
-		breaks placeFaults
-	}{
-		"rounds go on without the lease":           {faults: faults{noLeaseCheck: true}},
-		"a commit of unknown outcome is aborted":   {faults: faults{abortUnknown: true}},
-		"rounds go on from the recorded ends":      {faults: faults{startRecorded: true}},
-		"the handle keeps its schema":              {faults: faults{noSchema: true}},
-		"trimmed offsets are left out":             {faults: faults{noGap: true}},
-		"what the log does not answer is skipped":  {faults: faults{skipTail: true, cutReads: true}},
-		"a name is taken before its drop":          {faults: faults{noDropWait: true}},
-		"the target does not check the base":       {breaks: placeFaults{noBase: true}},
-		"a record is proposed for what was staged": {faults: faults{recordStaged: true}},
-		"offsets without rows are not committed":   {faults: faults{rowsOnly: true}},
-		"a sink that lost its rounds begins anew":  {faults: faults{fromBase: true}},
-		"reads are at the schema of the round before": {faults: faults{oldView: true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for i := range uint64(40) {
-				if err := anyTest(t, uint64(time.Now().UnixNano())+i, c.faults, c.breaks); err != nil {
-					t.Logf("try %d: %.300s", i, err)
-					return
+	simulation := func(f faults, breaks placeFaults) func(*testing.T) error {
+		return func(t *testing.T) error {
+			for i := range uint64(30) {
+				if _, err := simulate(t, uint64(time.Now().UnixNano())+i, f, breaks); err != nil {
+					return err
 				}
 			}
-			t.Error("no test notices it")
+			return nil
+		}
+	}
+	for name, try := range map[string]func(*testing.T) error{
+		"a commit of unknown outcome is aborted": simulation(faults{abortUnknown: true}, placeFaults{}),
+		"rounds go on from the recorded ends":    simulation(faults{startRecorded: true}, placeFaults{}),
+		"trimmed offsets are left out":           simulation(faults{noGap: true}, placeFaults{}),
+		"what the log does not answer is left":   simulation(faults{skipTail: true}, placeFaults{}),
+		"a round that was cut counts as whole":   simulation(faults{cutToEnd: true}, placeFaults{}),
+		"a round is recorded before its commit":  simulation(faults{recordFirst: true}, placeFaults{}),
+		"a dropped table is forgotten at once":   func(t *testing.T) error { return zombie(t, faults{forgetFirst: true}) },
+		"the target does not check the base":     simulation(faults{}, placeFaults{noBase: true}),
+		"rounds go on without the lease": func(t *testing.T) error {
+			for at := range 20 {
+				if _, err := paused(t, at, true, faults{noLeaseCheck: true}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"a sink that lost its rounds begins anew": func(t *testing.T) error { return rolledBack(t, 0, faults{fromBase: true}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := try(t)
+			if err == nil {
+				t.Fatal("no test notices it")
+			}
+			t.Logf("%.300s", err)
 		})
 	}
 }

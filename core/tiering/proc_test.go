@@ -38,14 +38,17 @@ type proc struct {
 	tiering *Tiering
 	// fate says what becomes of a call, after it took its time. Called for each.
 	fate func(p *proc, point string) fate
-	// lag is how many views the process's own may be behind.
-	lag func() int
+	// short says whether a read of the log ends before its end, without an error; nil:
+	// none does.
+	short func() bool
 
 	mu struct {
 		sync.Mutex
 		dead   bool
 		belief mink.LeaseEpoch // that it holds; 0: none
 		seen   int             // its view
+		// lag is how many views the process's own may be behind.
+		lag func() int
 	}
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -54,7 +57,8 @@ type proc struct {
 
 // startProc starts a process. It ends with kill or stop.
 func startProc(t testing.TB, w *world, cfg Config, f faults, fates func(*proc, string) fate) *proc {
-	p := &proc{t: t, w: w, fate: fates, done: make(chan struct{}), lag: func() int { return 0 }}
+	p := &proc{t: t, w: w, fate: fates, done: make(chan struct{})}
+	p.mu.lag = func() int { return 0 }
 	s := &procSink{p: p, s: w.place}
 	var err error
 	p.tiering, err = New(cfg, Deps{Meta: p, Source: p, Sinks: map[string]sink.Sink{"lake": s, "other": s}, Logger: slog.New(slog.DiscardHandler)})
@@ -92,6 +96,12 @@ func (p *proc) isDead() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.dead
+}
+
+func (p *proc) setLag(lag func() int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.lag = lag
 }
 
 // believe is what the process thinks of the lease.
@@ -145,7 +155,7 @@ func (p *proc) View() View {
 	defer p.w.mu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.seen = max(p.mu.seen, len(p.w.views)-1-p.lag())
+	p.mu.seen = max(p.mu.seen, len(p.w.views)-1-p.mu.lag())
 	return p.w.views[p.mu.seen]
 }
 
@@ -197,7 +207,9 @@ func (p *proc) ReadLog(ctx context.Context, v View, b mink.BucketRef, from, to m
 			if !more {
 				return
 			}
-			from = rows.End
+			if from = rows.End; p.short != nil && p.short() {
+				return // as if there were no more
+			}
 		}
 	}
 }

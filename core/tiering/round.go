@@ -122,7 +122,7 @@ func (a *attempt) look() error {
 		return nil
 	}
 	for d := range a.view.Dropped() {
-		if !a.t.faults.noDropWait && d.Target.Sink == a.target.Sink && d.Spec.FullName() == job.Name && d.Target.Table != a.target.Table && !a.t.removed(d.Target) {
+		if d.Target.Sink == a.target.Sink && d.Spec.FullName() == job.Name && d.Target.Table != a.target.Table && !a.t.removed(d.Target) {
 			return fmt.Errorf("table %s: a dropped table of this name (id %d) is still at the sink: %w", job.Name, d.Target.Table, mink.ErrUnavailable)
 		}
 	}
@@ -248,7 +248,7 @@ func (a *attempt) settle(ctx context.Context, committed sink.Committed) (sink.Co
 
 // follow gives the handle the newest schema: the splits' rows have it.
 func (a *attempt) follow(ctx context.Context) error {
-	if a.job.Schema == a.schema.ID || a.t.faults.noSchema {
+	if a.job.Schema == a.schema.ID {
 		return nil
 	}
 	spec, err := a.view.Spec(a.target)
@@ -300,6 +300,9 @@ func (a *attempt) round(ctx context.Context, base sink.RoundID, splits []split) 
 		if err != nil {
 			return fmt.Errorf("round %s of %s, bucket %s from offset %d: %w", round, a.job.Name, s.bucket.Ref, s.from, err)
 		}
+		if a.t.faults.cutToEnd {
+			end = s.to
+		}
 		req.Ranges = append(req.Ranges, sink.Range{Bucket: s.bucket.Ref, Start: s.from, End: end})
 		full := a.isFull()
 		if end < s.to || full && i+1 < len(splits) {
@@ -319,15 +322,20 @@ func (a *attempt) round(ctx context.Context, base sink.RoundID, splits []split) 
 		a.giveUp(ctx, req)
 		return err
 	}
+	ends := make(map[mink.BucketRef]mink.Offset, len(req.Ranges))
+	for _, r := range req.Ranges {
+		ends[r.Bucket] = r.End
+	}
+	if a.t.faults.recordFirst {
+		if err := a.record(ctx, round, "", ends); err != nil {
+			return err
+		}
+	}
 	done, err := a.commit(ctx, req)
 	if err != nil {
 		return err
 	}
 	a.out.round = round
-	ends := make(map[mink.BucketRef]mink.Offset, len(req.Ranges))
-	for _, r := range req.Ranges {
-		ends[r.Bucket] = r.End
-	}
 	return a.record(ctx, round, done.Snapshot, ends)
 }
 
@@ -349,9 +357,6 @@ func (a *attempt) commit(ctx context.Context, req sink.CommitRequest) (sink.Comm
 	case errors.Is(err, sink.ErrUnknownOutcome):
 		if a.t.faults.abortUnknown {
 			return resp, errors.Join(err, a.abort(ctx, req))
-		}
-		if a.t.faults.forgetUnknown {
-			a.held = nil
 		}
 	case errors.Is(err, sink.ErrNotExist):
 		a.held = nil // nothing was committed, and nothing is left to commit

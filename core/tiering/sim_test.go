@@ -97,7 +97,13 @@ func (s *sim) fate(p *proc, point string) fate {
 func (s *sim) start() {
 	cfg := testConfig()
 	p := startProc(s.t, s.w, cfg, s.faults, s.fate)
-	p.lag = func() int { return s.roll(3) }
+	p.setLag(func() int { return s.roll(3) })
+	p.short = func() bool {
+		n := s.roll(100)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.mu.quiet && n == 0
+	}
 	s.procs = append(s.procs, p)
 }
 

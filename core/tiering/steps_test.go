@@ -163,14 +163,15 @@ func TestEveryStep(t *testing.T) {
 
 // paused runs the first act; the process stands still in its call number at, while a
 // successor tiers everything and more, and then goes on, believing for a while that it
-// holds the lease.
-func paused(t *testing.T, at int, f faults, breaks placeFaults) (calls int, err error) {
+// holds the lease, or knowing better.
+func paused(t *testing.T, at int, knows bool, f faults) (calls int, err error) {
 	synctest.Test(t, func(t *testing.T) {
 		w := storyWorld()
-		w.place.breaks = breaks
 		asleep, wake := make(chan struct{}), make(chan struct{})
 		var mu sync.Mutex
-		old := startProc(t, w, testConfig(), f, func(*proc, string) fate {
+		patient := testConfig()
+		patient.Silence = time.Hour // the whole process stands still, its clock too
+		old := startProc(t, w, patient, f, func(*proc, string) fate {
 			mu.Lock()
 			calls++
 			mine := calls-1 == at
@@ -194,9 +195,21 @@ func paused(t *testing.T, at int, f faults, breaks placeFaults) (calls int, err 
 		err = waitTiered(w, 20*time.Minute, heir)
 		secondAct(w)
 		err = errors.Join(err, waitTiered(w, 20*time.Minute, heir))
+		if knows {
+			old.believe(0)
+			time.Sleep(10 * time.Second)
+		}
+		mu.Lock()
+		asIs := calls
+		mu.Unlock()
 		close(wake)
 		time.Sleep(10 * time.Second)
 		old.believe(0)
+		mu.Lock()
+		if n := calls - asIs; knows && n > 0 {
+			err = errors.Join(err, fmt.Errorf("a process that knew that it does not hold the lease went on with %d calls", n))
+		}
+		mu.Unlock()
 		time.Sleep(time.Minute)
 		err = errors.Join(err, waitTiered(w, 20*time.Minute, heir))
 		mu.Lock()
@@ -218,14 +231,62 @@ func paused(t *testing.T, at int, f faults, breaks placeFaults) (calls int, err 
 
 // TestPausedAtEveryStep is case 26.
 func TestPausedAtEveryStep(t *testing.T) {
-	calls, err := paused(t, -1, faults{}, placeFaults{})
+	calls, err := paused(t, -1, false, faults{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for at := range calls {
-		if _, err := paused(t, at, faults{}, placeFaults{}); err != nil {
-			t.Fatalf("paused in call %d of %d: %v", at, calls, err)
+		for _, knows := range []bool{false, true} {
+			if _, err := paused(t, at, knows, faults{}); err != nil {
+				t.Fatalf("paused in call %d of %d, knows %t: %v", at, calls, knows, err)
+			}
 		}
 	}
 	t.Logf("%d calls", calls)
+}
+
+// zombie: a process that does not know yet that its lease is lost and that its table is dropped
+// makes the table's place again, and another table takes the name.
+func zombie(t *testing.T, f faults) (err error) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		tab := w.table("again", "lake", false, false, 1, time.Minute)
+		tab.buckets[0].append(tab, wRecord{key: 1})
+		w.changed()
+		old := startProc(t, w, testConfig(), f, always)
+		old.takeLease()
+		err = waitTiered(w, 10*time.Minute, old)
+		w.mu.Lock()
+		tab.buckets[0].append(tab, wRecord{key: 2})
+		w.changed()
+		stale := len(w.views) - 1
+		tab.dropped = true
+		w.changed()
+		w.mu.Unlock()
+		old.setLag(func() int { return len(w.views) - 1 - stale })
+		heir := startProc(t, w, testConfig(), f, always)
+		heir.takeLease()
+		time.Sleep(3 * time.Second) // the table is dropped at the sink
+		_ = old.tiering.Request(t.Context(), tab.target())
+		if p := w.place.tables["again"]; p == nil || p.id != tab.id {
+			err = errors.Join(err, errors.New("the place was not made again: the test tests nothing"))
+		}
+		w.mu.Lock()
+		next := w.table("again", "lake", false, false, 1, time.Minute)
+		next.buckets[0].append(next, wRecord{key: 3})
+		w.changed()
+		w.mu.Unlock()
+		old.believe(0)
+		err = errors.Join(err, waitTiered(w, 20*time.Minute, heir))
+		old.stop()
+		heir.stop()
+		err = errors.Join(err, w.check())
+	})
+	return err
+}
+
+func TestAPlaceThatWasMadeAgain(t *testing.T) {
+	if err := zombie(t, faults{}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -40,13 +40,13 @@ type Tiering struct {
 type faults struct {
 	noLeaseCheck  bool // rounds go on when the lease is lost
 	abortUnknown  bool // a commit of unknown outcome is aborted
-	forgetUnknown bool // it is forgotten, and another round begun
 	startRecorded bool // rounds go on from the recorded ends, not the sink's
 	fromBase      bool // a sink that lost its rounds is written from the base again
-	noSchema      bool // the handle keeps the schema that it was opened with
 	noGap         bool // trimmed offsets are left out of the ranges
 	skipTail      bool // what the source does not answer counts as written
-	noDropWait    bool // a table is written while a dropped one has its name
+	cutToEnd      bool // a round that was cut counts as written to its end
+	recordFirst   bool // a round is recorded before it is committed
+	forgetFirst   bool // a dropped table is forgotten when it was removed once
 }
 
 // entry is one target. Its fields are guarded by Tiering.mu.
