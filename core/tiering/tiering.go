@@ -340,7 +340,9 @@ func (t *Tiering) begin(ctx context.Context, e *entry, now time.Time) {
 	}
 	t.work.Go(func() {
 		out, held, err := run()
-		if cause := context.Cause(ctx); cause != nil && err != nil && !errors.Is(cause, context.Canceled) {
+		if epoch, held := t.deps.Meta.Lease(); err != nil && (!held || epoch != lease) {
+			err = fmt.Errorf("%w: %w", errLeaseLost, err)
+		} else if cause := context.Cause(ctx); cause != nil && err != nil && !errors.Is(cause, context.Canceled) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
 		cancel(nil)
@@ -450,15 +452,15 @@ func (e *entry) answer(err error) {
 	e.requests = nil
 }
 
-// Request makes a round of everything that the target's log has committed, now, and
-// waits until it is at the sink and recorded; with the error of the attempt that
-// failed. mink.ErrUnavailable: this node does not hold the lease, or lost it.
-func (t *Tiering) Request(ctx context.Context, target Target) error {
+// Ask makes a round of everything that the target's log has committed, now. The channel gets nil
+// once that is at the sink and recorded, or the error of the attempt that failed.
+// mink.ErrUnavailable: this node does not hold the lease, or lost it. mink.ErrNotExist.
+func (t *Tiering) Ask(target Target) (<-chan error, error) {
 	if _, held := t.deps.Meta.Lease(); !held {
-		return fmt.Errorf("%s: this node does not hold the coordinator lease: %w", target, mink.ErrUnavailable)
+		return nil, fmt.Errorf("%s: this node does not hold the coordinator lease: %w", target, mink.ErrUnavailable)
 	}
 	if _, ok := t.deps.Meta.View().Job(target); !ok {
-		return fmt.Errorf("%s: there is no such table, or it does not name the sink: %w", target, mink.ErrNotExist)
+		return nil, fmt.Errorf("%s: there is no such table, or it does not name the sink: %w", target, mink.ErrNotExist)
 	}
 	r, now := &request{done: make(chan error, 1)}, time.Now()
 	t.mu.Lock()
@@ -471,15 +473,19 @@ func (t *Tiering) Request(ctx context.Context, target Target) error {
 	e.look = now
 	t.mu.Unlock()
 	t.loop.Trigger()
+	return r.done, nil
+}
+
+// Request is Ask, and waits. The round goes on when ctx ends.
+func (t *Tiering) Request(ctx context.Context, target Target) error {
+	done, err := t.Ask(target)
+	if err != nil {
+		return err
+	}
 	select {
-	case err := <-r.done:
+	case err := <-done:
 		return err
 	case <-ctx.Done():
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if e = t.mu.entries[target]; e != nil {
-			e.requests = slices.DeleteFunc(e.requests, func(o *request) bool { return o == r })
-		}
-		return fmt.Errorf("%s: the round goes on without the request: %w", target, ctx.Err())
+		return fmt.Errorf("%s: the round goes on: %w", target, ctx.Err())
 	}
 }
