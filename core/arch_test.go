@@ -57,6 +57,7 @@ var rank = map[string]int{
 	"core/storescan":          4,
 	"core/node":               4,
 	"core/coordinator":        4,
+	"core/tiering":            4,
 	"core/pluginhost":         4,
 	"core/peers":              4,
 	"core/flight":             5,

@@ -12,7 +12,7 @@ import (
 // drop removes a dropped table at its sink, and the second time records that.
 func (t *Tiering) drop(ctx context.Context, d Dropped, s sink.Sink, lease mink.LeaseEpoch, again bool) error {
 	if epoch, held := t.deps.Meta.Lease(); !held || epoch != lease {
-		return errLeaseLost
+		return ErrLeaseLost
 	}
 	if err := dropAt(ctx, d, s); err != nil {
 		return fmt.Errorf("drop %s at sink %s: %w", d.Spec.FullName(), d.Target.Sink, err)

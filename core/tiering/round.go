@@ -16,9 +16,9 @@ import (
 	"github.com/mink-project/mink/sdk/sink"
 )
 
-// errLeaseLost ends what was begun under a lease that is another node's now: no
+// ErrLeaseLost ends what was begun under a lease that is another node's now: no
 // failure of the table.
-var errLeaseLost = errors.New("the coordinator lease was lost")
+var ErrLeaseLost = errors.New("the coordinator lease was lost")
 
 // errSilent is the cause of the end of a round that showed no progress.
 var errSilent = errors.New("no progress")
@@ -80,7 +80,7 @@ func (a *attempt) holds(ctx context.Context) error {
 		return nil
 	}
 	if epoch, held := a.t.deps.Meta.Lease(); !held || epoch != a.lease {
-		return errLeaseLost
+		return ErrLeaseLost
 	}
 	return ctx.Err()
 }

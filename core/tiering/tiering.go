@@ -107,7 +107,7 @@ func New(cfg Config, deps Deps) (*Tiering, error) {
 func (t *Tiering) Run(ctx context.Context) error {
 	err := t.loop.Run(ctx)
 	t.mu.Lock()
-	t.endReign(errLeaseLost)
+	t.endReign(ErrLeaseLost)
 	t.mu.Unlock()
 	t.work.Wait()
 	return err
@@ -122,11 +122,11 @@ func (t *Tiering) schedule(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !held {
-		t.endReign(errLeaseLost)
+		t.endReign(ErrLeaseLost)
 		return loop.ErrIdle
 	}
 	if lease != t.mu.lease {
-		t.endReign(errLeaseLost)
+		t.endReign(ErrLeaseLost)
 		t.mu.lease = lease
 	}
 	now, view := time.Now(), t.deps.Meta.View()
@@ -341,7 +341,7 @@ func (t *Tiering) begin(ctx context.Context, e *entry, now time.Time) {
 	t.work.Go(func() {
 		out, held, err := run()
 		if epoch, held := t.deps.Meta.Lease(); err != nil && (!held || epoch != lease) {
-			err = fmt.Errorf("%w: %w", errLeaseLost, err)
+			err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
 		} else if cause := context.Cause(ctx); cause != nil && err != nil && !errors.Is(cause, context.Canceled) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
@@ -369,7 +369,7 @@ func (t *Tiering) finish(e *entry, r *running, lease mink.LeaseEpoch, out outcom
 		fresh := t.newEntry(e.target, now)
 		fresh.requests = e.requests
 		if t.mu.entries[e.target] = fresh; t.mu.lease == 0 {
-			fresh.answer(fmt.Errorf("%s: %w: %w", e.target, errLeaseLost, mink.ErrUnavailable))
+			fresh.answer(fmt.Errorf("%s: %w: %w", e.target, ErrLeaseLost, mink.ErrUnavailable))
 			delete(t.mu.entries, e.target)
 		}
 		return
@@ -383,7 +383,7 @@ func (t *Tiering) finish(e *entry, r *running, lease mink.LeaseEpoch, out outcom
 		t.removeAgain(e)
 	}
 	switch {
-	case errors.Is(err, errLeaseLost):
+	case errors.Is(err, ErrLeaseLost):
 		e.state = StateScheduled
 	case err != nil:
 		t.failed(e, now, err)
