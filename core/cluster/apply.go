@@ -184,6 +184,10 @@ func (t *txn) dispatch(c *clusterpb.Command) *clusterpb.Result {
 		return t.forgetKVFiles(k.ForgetKvFiles)
 	case *clusterpb.Command_LeaseAutoIncrement:
 		return t.leaseAutoIncrement(k.LeaseAutoIncrement)
+	case *clusterpb.Command_CommitTieredRound:
+		return t.commitTieredRound(k.CommitTieredRound)
+	case *clusterpb.Command_ForgetDroppedSink:
+		return t.forgetDroppedSink(k.ForgetDroppedSink)
 	}
 	return invalid("the command is empty")
 }

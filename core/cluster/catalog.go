@@ -78,6 +78,7 @@ func (t *txn) createTable(c *clusterpb.CreateTable) *clusterpb.Result {
 	t.s.tables.set(table.ID, table)
 	t.s.tableNames.set(tableKey(d.Database, d.Table), table.ID)
 	t.s.tableUUIDs.set(string(table.UUID[:]), table.ID)
+	t.syncSinks(table)
 	r := okID(int64(table.ID))
 	if len(d.PartitionKeys) == 0 {
 		r.Ids = []int64{int64(t.addPartition(table, nil, false))}
@@ -93,6 +94,7 @@ func (t *txn) addPartition(table *Table, values []string, automatic bool) mink.P
 	t.s.partitions.set(id, p)
 	t.s.partsOf.set(tablePartition{table.ID, id})
 	t.s.partValues.set(partitionKey(table.ID, values), id)
+	t.tierStreams(table, p.Streams)
 	return id
 }
 
@@ -122,6 +124,9 @@ func (t *txn) alterTable(c *clusterpb.AlterTable) *clusterpb.Result {
 			return invalid("alter table %s.%s: %d more buckets in each of %d partitions are %d, at most %d are allowed at once", d.Database, d.Table, more, len(short), n, MaxNewBuckets)
 		}
 	}
+	if r := t.checkSinks(next); r != nil {
+		return r
+	}
 	next.ModifiedMs = t.s.timeMs
 	t.s.tables.set(next.ID, next)
 	if column, _ := autoIncrementColumn(&next.Descriptor.Schema); column == "" { // dropped, perhaps: no other can be added
@@ -129,9 +134,12 @@ func (t *txn) alterTable(c *clusterpb.AlterTable) *clusterpb.Result {
 	}
 	for _, p := range short {
 		grown := *p
-		grown.Streams = slices.Concat(p.Streams, t.newStreams(p.Table, p.ID, d.BucketCount, next.Descriptor.BucketCount))
+		added := t.newStreams(p.Table, p.ID, d.BucketCount, next.Descriptor.BucketCount)
+		grown.Streams = slices.Concat(p.Streams, added)
 		t.s.partitions.set(p.ID, &grown)
+		t.tierStreams(next, added)
 	}
+	t.syncSinks(next)
 	return okID(int64(next.Descriptor.Schema.ID))
 }
 
@@ -152,6 +160,7 @@ func (t *txn) removeTable(table *Table) {
 	for _, p := range slices.Collect(t.s.Partitions(table.ID)) {
 		t.removePartition(p)
 	}
+	t.dropSinks(table)
 	t.s.tables.del(table.ID)
 	t.s.autoIncrement.del(table.ID)
 	t.s.tableNames.del(tableKey(table.Descriptor.Database, table.Descriptor.Table))

@@ -11,7 +11,7 @@ import (
 // its size. nil: it holds. A snapshot passes through it before it is used; the
 // simulations call it after each command.
 func (s *State) Check() error {
-	for _, check := range []func() error{s.checkNodes, s.checkCatalog, s.checkStreams, s.checkRefs, s.checkObjects, s.checkGroups, s.checkKV} {
+	for _, check := range []func() error{s.checkNodes, s.checkCatalog, s.checkStreams, s.checkRefs, s.checkObjects, s.checkGroups, s.checkKV, s.checkTiering} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -282,6 +282,9 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 			return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(n.ID), Epoch: int64(n.Epoch), Lease: int64(lease)}}}
 		}
 	}
+	if m.chance(40) {
+		return m.tier(v)
+	}
 	switch x := m.r.IntN(100); {
 	case x < 8:
 		if n, ok := pick(m, v.LiveNodes()); ok {
@@ -321,7 +324,7 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 
 var simDescriptors = func() (list []*schema.Descriptor) {
 	for i, name := range []string{"t1", "t2", "t3", "t4"} {
-		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), descriptor("d2", name, 2, i == 2, i == 3))
+		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), inLake(descriptor("d2", name, 2, i == 2, i == 3)))
 	}
 	return list
 }()
@@ -349,6 +352,9 @@ func (m *sim) catalog(v *State) *clusterpb.Command {
 		changes := []schema.Change{{Op: schema.SetComment, Comment: &comment}}
 		if m.chance(30) {
 			changes[0] = schema.Change{Op: schema.AddColumn, Column: &schema.Column{Name: fmt.Sprintf("c%d", m.r.IntN(5)), Type: schema.MustParseType("INT")}}
+		}
+		if m.chance(40) {
+			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLake: fmt.Sprint(m.chance(70))}})
 		}
 		if m.chance(20) {
 			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: table.Descriptor.BucketCount + int32(m.r.IntN(3))})

@@ -82,8 +82,14 @@ func (d *decoder) body(r *clusterpb.Record) (int, error) {
 		}, err)
 	case *clusterpb.Record_AutoIncrement:
 		return 16, insertMap(&d.t.s.autoIncrement, mink.TableID(k.AutoIncrement.GetTable()), k.AutoIncrement.GetNext())
+	case *clusterpb.Record_Tiering:
+		return 17, d.tiering(k.Tiering)
+	case *clusterpb.Record_TieredBucket:
+		return 18, d.tieredBucket(k.TieredBucket)
+	case *clusterpb.Record_DroppedSink:
+		return 19, d.droppedSink(k.DroppedSink)
 	case *clusterpb.Record_Dedup:
-		return 17, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
+		return 20, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
 	}
 	return 0, fmt.Errorf("record of an unknown kind: %w", mink.ErrUnsupported)
 }

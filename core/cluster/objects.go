@@ -130,9 +130,13 @@ func (t *txn) rewriteStream(c *clusterpb.RewriteStream) *clusterpb.Result {
 
 // trimBound is how far a stream may be trimmed. A primary-key bucket is rebuilt
 // from a snapshot and the log behind it. Each retained one must do, in case a newer
-// one is damaged; without any it takes the whole log.
+// one is damaged; without any it takes the whole log. What a retaining sink does not have
+// yet stays, and what readers of its older snapshots need.
 func (t *txn) trimBound(st *plan.Stream) mink.Offset {
 	limit := st.TrimLimit()
+	if bound, _, tiered := t.s.tierBound(st); tiered && !t.s.faults.noTierBound {
+		limit = min(limit, bound)
+	}
 	if t.s.faults.noKVBound {
 		return limit
 	}

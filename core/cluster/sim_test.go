@@ -29,6 +29,7 @@ type sim struct {
 	answered map[[2]int64][]*clusterpb.Result // (epoch, counter) -> first answer
 	gone     map[plan.ObjectID]bool           // destroyed or forgotten: never named again
 	kv       kvModel
+	tiers    tierModel
 	maxID    struct {
 		table     mink.TableID
 		partition mink.PartitionID
@@ -68,7 +69,7 @@ func newSim(seed uint64, f faults) *sim {
 	return &sim{
 		r: rand.New(rand.NewPCG(seed, 7)), s: s, answered: map[[2]int64][]*clusterpb.Result{},
 		gone: map[plan.ObjectID]bool{}, codes: map[clusterpb.Code]int{}, kinds: map[string]int{},
-		groups: newGroupModel(), kv: newKVModel(), given: map[mink.StreamID]mink.Offset{},
+		groups: newGroupModel(), kv: newKVModel(), tiers: newTierModel(), given: map[mink.StreamID]mink.Offset{},
 	}
 }
 
@@ -185,7 +186,8 @@ func sameContent(a, b *State, dedup bool) bool {
 	return ha == hb && a.nodes == b.nodes && a.wals == b.wals && a.databases == b.databases && a.tables == b.tables &&
 		a.partitions == b.partitions && a.streams == b.streams && a.objects == b.objects && a.parked == b.parked &&
 		a.destroyed == b.destroyed && a.producers == b.producers && a.groups == b.groups && a.groupOffsets == b.groupOffsets &&
-		a.kv == b.kv && a.kvDestroyed == b.kvDestroyed && a.autoIncrement == b.autoIncrement && (!dedup || a.dedup == b.dedup)
+		a.kv == b.kv && a.kvDestroyed == b.kvDestroyed && a.autoIncrement == b.autoIncrement &&
+		a.tierings == b.tierings && a.tiered == b.tiered && a.droppedSinks == b.droppedSinks && (!dedup || a.dedup == b.dedup)
 }
 
 func (m *sim) judge(before, after *State, b *clusterpb.Batch, results []*clusterpb.Result) error {
@@ -284,6 +286,9 @@ func (m *sim) compare(before, after *State, b *clusterpb.Batch, results []*clust
 		return err
 	}
 	if err := m.kv.compare(before, after, b, results); err != nil {
+		return err
+	}
+	if err := m.tiers.compare(before, after, b, results); err != nil {
 		return err
 	}
 	for o := range after.Objects() {
@@ -474,6 +479,8 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
 		"KV fence": {noKVFence: true}, "KV reuse": {noKVReuse: true}, "KV prune": {pruneNamed: true}, "KV end": {noKVEnd: true}, "KV trim bound": {noKVBound: true},
 		"ends of a lost time line": {noLostEnds: true}, "removal of a living node": {removeEarly: true},
+		"lease of rounds": {noRoundLease: true}, "base of rounds": {noBaseRound: true}, "round once": {roundTwice: true}, "ends back": {endsBack: true}, "ends ahead": {endsAhead: true},
+		"trim bound of sinks": {noTierBound: true}, "read grace": {noReadGrace: true}, "ends of dropped partitions": {keepTiered: true},
 	} {
 		found := false
 		for seed := uint64(0); seed < 20 && !found; seed++ {

@@ -52,6 +52,7 @@ func (s *State) EncodeSnapshot(yield func(record []byte) error) error {
 		e.groupOffsets(s, name)
 	}
 	e.primaryKey(s)
+	e.tiering(s)
 	for epoch, d := range s.dedup.all() {
 		e.put(&clusterpb.Record{Kind: &clusterpb.Record_Dedup{Dedup: &clusterpb.Dedup{Epoch: int64(epoch), Counter: d.counter, Results: d.results}}})
 	}
@@ -89,7 +90,7 @@ func (e *encoder) header(s *State) {
 	for g := range s.Groups() {
 		records += (g.Offsets + groupOffsetsPerRecord - 1) / groupOffsetsPerRecord
 	}
-	records += s.kv.len() + s.kvDestroyed.len() + s.autoIncrement.len()
+	records += s.kv.len() + s.kvDestroyed.len() + s.autoIncrement.len() + s.tierings.len() + s.tiered.len() + s.droppedSinks.len()
 	for _, b := range s.kv.all() {
 		records += len(b.Snapshots)
 	}

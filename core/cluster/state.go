@@ -194,6 +194,10 @@ type State struct {
 	kvDestroyed   pset[*kvplan.Destroyed]
 	autoIncrement pmap[mink.TableID, int64] // the next number, once one was given out
 
+	tierings     pset[*Tiering]
+	tiered       pset[*tieredBucket] // of tables with a Tiering
+	droppedSinks pset[*DroppedSink]
+
 	dedup pmap[mink.NodeEpoch, *dedupEntry]
 
 	faults faults
@@ -217,6 +221,14 @@ type faults struct {
 	noKVBound    bool // a primary-key bucket is trimmed like a log table's
 	removeEarly  bool // a node that is alive is removed
 	noLostEnds   bool // offsets that a lost time line gave out are given out again
+	noRoundLease bool // anybody records a round
+	noBaseRound  bool // a round is recorded whatever it follows
+	roundTwice   bool // a round that is recorded is recorded again
+	endsBack     bool // a round may have less than the one before
+	endsAhead    bool // a round may have more than the log
+	noTierBound  bool // trims do not wait for sinks
+	noReadGrace  bool // trims wait for the last round only
+	keepTiered   bool // a dropped partition's ends at a sink stay
 }
 
 // NewState is the state before the first log entry.
@@ -253,6 +265,10 @@ func NewState() *State {
 		kvDestroyed:   newPset(func(a, b *kvplan.Destroyed) bool { return a.Compare(b.BucketFile) < 0 }),
 		autoIncrement: newPmap[mink.TableID, int64](),
 
+		tierings:     newPset(lessTiering),
+		tiered:       newPset(lessTiered),
+		droppedSinks: newPset(lessDroppedSink),
+
 		dedup: newPmap[mink.NodeEpoch, *dedupEntry](),
 	}
 }
@@ -267,6 +283,7 @@ func (s *State) freeze() {
 	s.producers.fresh, s.dedup.fresh = false, false
 	s.groups.fresh, s.groupSlots.fresh, s.groupOffsets.fresh, s.groupsOf.fresh = false, false, false, false
 	s.kv.fresh, s.kvDestroyed.fresh, s.autoIncrement.fresh = false, false, false
+	s.tierings.fresh, s.tiered.fresh, s.droppedSinks.fresh = false, false, false
 }
 
 func compareID(a, b plan.ObjectID) int {

@@ -36,6 +36,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the stories give now into 
 //	                              the metadata lack their newest entries: incarnation N begins
 //	again NODE                    the node sends its last batch once more
 //	time MS                       moves the metadata clock
+//	hold STREAM                   what of tiering bounds the stream's trims
 //	coordinator GROUP             who coordinates the consumer group
 //	reload                        goes on from the state's own snapshot
 //	kv-orphan KEY                 whether the sweep may remove the file
@@ -130,6 +131,9 @@ func (st *story) run(line string) string {
 	case head == "coordinator":
 		node, epoch, found := st.s.GroupCoordinator(args[0])
 		return fmt.Sprintf("node %d epoch %d %v\n", node, epoch, found)
+	case head == "hold":
+		hold, found := st.s.TierBound(mink.StreamID(st.num(args[0])))
+		return fmt.Sprintf("%v %+v\n", found, hold)
 	case head == "kv-orphan":
 		f, ok := kvplan.ParseKey(args[0])
 		return fmt.Sprintf("key=%v orphan=%v\n", ok, st.s.KVOrphan(f))
@@ -312,7 +316,11 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 			Name: args[0], IfExists: st.flag(args, "if-exists"), Cascade: st.flag(args, "cascade")}}}
 	case "table":
 		db, table, _ := strings.Cut(args[0], ".")
-		c := createTableCmd(descriptor(db, table, int32(st.arg(args, "buckets")), st.flag(args, "pk"), st.flag(args, "partitioned")), byte(st.arg(args, "uuid")))
+		d := descriptor(db, table, int32(st.arg(args, "buckets")), st.flag(args, "pk"), st.flag(args, "partitioned"))
+		if st.flag(args, "lake") {
+			d = inLake(d)
+		}
+		c := createTableCmd(d, byte(st.arg(args, "uuid")))
 		c.GetCreateTable().IfNotExists = st.flag(args, "if-not-exists")
 		return c
 	case "alter":
@@ -322,6 +330,9 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 		}
 		if text := st.text(args, "comment"); text != "" {
 			changes = append(changes, schema.Change{Op: schema.SetComment, Comment: &text})
+		}
+		if text := st.text(args, "lake"); text != "" {
+			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLake: text}})
 		}
 		if n := st.arg(args, "buckets"); n >= 0 {
 			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: int32(n)})
@@ -345,6 +356,9 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 		return &clusterpb.Command{}
 	}
 	if c := st.primaryKeyCommand(verb, args); c != nil {
+		return c
+	}
+	if c := st.tieringCommand(verb, args); c != nil {
 		return c
 	}
 	return st.groupCommand(verb, args)
@@ -550,6 +564,7 @@ func dump(s *State) []string {
 		add("destroyed %s at index %d", idText(d.Object.ID), d.Index)
 	}
 	out = append(out, dumpPrimaryKey(s)...)
+	out = append(out, dumpTiering(s)...)
 	for g := range s.Groups() {
 		add("group %s type=%q occupied=%v emptied=%d moved=%d offsets=%d", g.Name, g.ProtocolType, g.Occupied, g.EmptiedMs, g.MovedIndex, g.Offsets)
 		for b, o := range s.GroupOffsets(g.Name) {

@@ -53,6 +53,9 @@ func (t *txn) dropStream(id mink.StreamID) {
 	}
 	t.moveRefs(id, old, &plan.Stream{})
 	t.dropKV(old)
+	if !t.s.faults.keepTiered {
+		t.dropTiered(id)
+	}
 	t.s.byOwner.del(owned{old.Owner.NodeEpoch, id})
 	t.s.streams.del(id)
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/stream"
@@ -28,6 +29,9 @@ type Config struct {
 	// LogRetentionInterval is how often buckets are trimmed by their table's
 	// options. Default 5 m.
 	LogRetentionInterval time.Duration
+	// ReadGrace is how long readers may use a snapshot of a sink after the next one
+	// was made: the log that it needs stays so long. Default 1 h.
+	ReadGrace time.Duration
 	// TopicCleaningInterval is how often buckets of compacted topics are looked at.
 	// Default 1 m.
 	TopicCleaningInterval time.Duration
@@ -77,7 +81,7 @@ func Default() Config {
 	return Config{
 		NodeID: 1, Version: "dev", FeatureLevel: 1,
 		LeaseTTL: 30 * time.Second, LogRetentionInterval: 5 * time.Minute,
-		TopicCleaningInterval: time.Minute, CleanMapBytes: 128 << 20,
+		ReadGrace: time.Hour, TopicCleaningInterval: time.Minute, CleanMapBytes: 128 << 20,
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
 		GroupsMax: 100_000, GroupOffsetsMax: 100_000, GroupOffsetsTotalMax: 1_000_000,
@@ -96,6 +100,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
 	case c.TopicCleaningInterval <= 0 || c.CleanMapBytes < 1:
 		return fmt.Errorf("node: TopicCleaningInterval and CleanMapBytes must be positive: %w", mink.ErrInvalid)
+	case c.ReadGrace < 0 || c.ReadGrace.Milliseconds() > cluster.MaxReadGrace:
+		return fmt.Errorf("node: ReadGrace is %s, must be 0 to ten years: %w", c.ReadGrace, mink.ErrInvalid)
 	case c.GroupsMax < 1 || c.GroupOffsetsMax < 1 || c.GroupOffsetsTotalMax < 1:
 		return fmt.Errorf("node: GroupsMax, GroupOffsetsMax and GroupOffsetsTotalMax must be positive: %w", mink.ErrInvalid)
 	case c.GroupCommitInterval <= 0 || c.GroupCommitBytesMax < 1:

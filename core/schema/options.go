@@ -77,8 +77,28 @@ type Options struct {
 	MaxCompactionLag time.Duration // how long a superseded record stays at most
 	MinDirtyRatio    float64       // share of bytes not cleaned yet at which a cleaning begins
 
+	Lake          bool          // tiered to the Iceberg lake
+	LakeFreshness time.Duration // how old the lake's copy may become
+	LakeDeletes   LakeDeletes   // of a table with a primary key
+
 	values map[string]string
 }
+
+// Options of the lake.
+const (
+	OptionLake          = "lake"
+	optionLakeFreshness = "lake_freshness"
+	optionLakeDeletes   = "lake_deletes"
+)
+
+// LakeDeletes is how updates and deletes are written to the lake.
+type LakeDeletes string
+
+// The kinds of deletes in the lake.
+const (
+	EqualityDeletes LakeDeletes = "equality"
+	PositionDeletes LakeDeletes = "position"
+)
 
 // Value is the text of an option: as set, else its default. ok is false for a
 // name that no table option has.
@@ -287,6 +307,10 @@ func (o *Options) fill() error {
 	o.MaxMessageBytes = int(size)
 	if text("message.timestamp.type") == LogAppendTime.String() {
 		o.TimestampType = LogAppendTime
+	}
+	o.Lake, o.LakeDeletes = text(OptionLake) == "true", LakeDeletes(text(optionLakeDeletes))
+	if o.LakeFreshness, err = units.ParseDuration(text(optionLakeFreshness)); err != nil {
+		return err
 	}
 	o.DeepKafka = text("kafka.validate") == "deep"
 	o.KafkaJSON = text(OptionValueFormat) == "json"

@@ -78,7 +78,7 @@ func TestParseOptions(t *testing.T) {
 		{"auto_partition.time_unit", "week", "it must be one of hour, day", mink.ErrInvalid},
 		{"auto_partition.num_precreate", "1001", "it must be 1000 or less", mink.ErrInvalid},
 		{"cleanup.policy", "compacted", "it must be one of", mink.ErrInvalid},
-		{"lake", "true", "understood, but not built yet", mink.ErrUnsupported},
+		{"lake_attach", "db.t", "understood, but not built yet", mink.ErrUnsupported},
 		{"lake", "maybe", "it must be true or false", mink.ErrInvalid},
 		{"sinks", "a,b", "understood, but not built yet", mink.ErrUnsupported},
 		{"remote.storage.enable", "true", "understood, but not built yet", mink.ErrUnsupported},

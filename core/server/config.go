@@ -63,6 +63,7 @@ type Config struct {
 	KVSnapshotInterval       units.Duration `koanf:"kv_snapshot_interval" doc:"How long a primary-key bucket that changed goes without a snapshot of its store; up to a fifth less, each bucket its own time. A snapshot is what a new leader starts from, and what lets the log be trimmed."`
 	KVSnapshotBytes          units.Size     `koanf:"kv_snapshot_bytes" doc:"Changelog since the last snapshot that makes the next one due before its time: about what a new leader has to replay."`
 	KVSnapshotsRetained      int32          `koanf:"kv_snapshots_retained" doc:"Snapshots kept of each primary-key bucket, 1 to 10. The log is kept from the oldest one on: an older one serves when a newer one turns out damaged."`
+	ReadGrace                units.Duration `koanf:"read_grace" doc:"How long readers may use a snapshot of the lake after the next one: the log that it needs is kept so long, and the snapshot in the lake too. Recorded with each round of tiering."`
 	TopicCleaningInterval    units.Duration `koanf:"topic_cleaning_interval" doc:"How often leaders look for buckets of compacted topics that are due to be cleaned."`
 	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
 	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
@@ -101,7 +102,7 @@ func DefaultConfig() Config {
 		LogLevel: "info", LogFormat: "auto",
 		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
 		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
-		KVSnapshotInterval: dur(10 * time.Minute), KVSnapshotBytes: 64 << 20, KVSnapshotsRetained: 2, TopicCleaningInterval: dur(time.Minute),
+		KVSnapshotInterval: dur(10 * time.Minute), KVSnapshotBytes: 64 << 20, KVSnapshotsRetained: 2, ReadGrace: dur(time.Hour), TopicCleaningInterval: dur(time.Minute),
 		ProducerOffsetsTTL: dur(24 * time.Hour), GroupOffsetsRetention: dur(7 * 24 * time.Hour), NodeRetention: dur(7 * 24 * time.Hour),
 		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
@@ -253,6 +254,7 @@ func (c Config) Validate() error {
 		{"metadata_snapshot_interval", c.MetadataSnapshotInterval, time.Second},
 		{"log_retention_interval", c.LogRetentionInterval, 100 * time.Millisecond},
 		{"kv_snapshot_interval", c.KVSnapshotInterval, time.Second},
+		{"read_grace", c.ReadGrace, 0},
 		{"topic_cleaning_interval", c.TopicCleaningInterval, 100 * time.Millisecond},
 		{"producer_offsets_ttl", c.ProducerOffsetsTTL, time.Second},
 		{"group_offsets_retention", c.GroupOffsetsRetention, time.Second},

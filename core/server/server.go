@@ -205,6 +205,7 @@ func (p *parts) buildNode() (err error) {
 	ncfg.LeaseTTL = time.Duration(p.cfg.LeaseTTL)
 	ncfg.LogRetentionInterval = time.Duration(p.cfg.LogRetentionInterval)
 	ncfg.KVSnapshots.Interval, ncfg.KVSnapshots.Bytes = time.Duration(p.cfg.KVSnapshotInterval), int64(p.cfg.KVSnapshotBytes)
+	ncfg.ReadGrace = time.Duration(p.cfg.ReadGrace)
 	ncfg.KVSnapshots.Retained = int(p.cfg.KVSnapshotsRetained)
 	ncfg.TopicCleaningInterval = time.Duration(p.cfg.TopicCleaningInterval)
 	ncfg.CleanMapBytes = min(ncfg.CleanMapBytes, memoryLimit()/32)

@@ -205,6 +205,8 @@ type Command struct {
 	//	*Command_CommitKvSnapshot
 	//	*Command_ForgetKvFiles
 	//	*Command_LeaseAutoIncrement
+	//	*Command_CommitTieredRound
+	//	*Command_ForgetDroppedSink
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -535,6 +537,24 @@ func (x *Command) GetLeaseAutoIncrement() *LeaseAutoIncrement {
 	return nil
 }
 
+func (x *Command) GetCommitTieredRound() *CommitTieredRound {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_CommitTieredRound); ok {
+			return x.CommitTieredRound
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetForgetDroppedSink() *ForgetDroppedSink {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_ForgetDroppedSink); ok {
+			return x.ForgetDroppedSink
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -667,6 +687,14 @@ type Command_LeaseAutoIncrement struct {
 	LeaseAutoIncrement *LeaseAutoIncrement `protobuf:"bytes,62,opt,name=lease_auto_increment,json=leaseAutoIncrement,proto3,oneof"`
 }
 
+type Command_CommitTieredRound struct {
+	CommitTieredRound *CommitTieredRound `protobuf:"bytes,70,opt,name=commit_tiered_round,json=commitTieredRound,proto3,oneof"`
+}
+
+type Command_ForgetDroppedSink struct {
+	ForgetDroppedSink *ForgetDroppedSink `protobuf:"bytes,71,opt,name=forget_dropped_sink,json=forgetDroppedSink,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Kind() {}
 
 func (*Command_SealNode) isCommand_Kind() {}
@@ -730,6 +758,10 @@ func (*Command_CommitKvSnapshot) isCommand_Kind() {}
 func (*Command_ForgetKvFiles) isCommand_Kind() {}
 
 func (*Command_LeaseAutoIncrement) isCommand_Kind() {}
+
+func (*Command_CommitTieredRound) isCommand_Kind() {}
+
+func (*Command_ForgetDroppedSink) isCommand_Kind() {}
 
 // The verdict on one command, the same on every node.
 type Result struct {
@@ -3873,6 +3905,229 @@ func (x *LeaseAutoIncrement) GetCount() int32 {
 	return 0
 }
 
+// A round is committed at the sink. The holder of the coordinator lease says so,
+// once or again: a round that is recorded already changes nothing.
+type CommitTieredRound struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Sink          string                 `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
+	Lease         int64                  `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	Round         string                 `protobuf:"bytes,4,opt,name=round,proto3" json:"round,omitempty"`
+	BaseRound     string                 `protobuf:"bytes,5,opt,name=base_round,json=baseRound,proto3" json:"base_round,omitempty"`          // the one recorded last; "": none. Else refused
+	Snapshot      string                 `protobuf:"bytes,6,opt,name=snapshot,proto3" json:"snapshot,omitempty"`                             // the sink's name of its state with the round
+	Ends          []*TieredEnd           `protobuf:"bytes,7,rep,name=ends,proto3" json:"ends,omitempty"`                                     // buckets that are gone are skipped
+	ReadGraceMs   int64                  `protobuf:"varint,8,opt,name=read_grace_ms,json=readGraceMs,proto3" json:"read_grace_ms,omitempty"` // how long the log behind a superseded snapshot stays
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitTieredRound) Reset() {
+	*x = CommitTieredRound{}
+	mi := &file_cluster_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitTieredRound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitTieredRound) ProtoMessage() {}
+
+func (x *CommitTieredRound) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitTieredRound.ProtoReflect.Descriptor instead.
+func (*CommitTieredRound) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *CommitTieredRound) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *CommitTieredRound) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *CommitTieredRound) GetLease() int64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *CommitTieredRound) GetRound() string {
+	if x != nil {
+		return x.Round
+	}
+	return ""
+}
+
+func (x *CommitTieredRound) GetBaseRound() string {
+	if x != nil {
+		return x.BaseRound
+	}
+	return ""
+}
+
+func (x *CommitTieredRound) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *CommitTieredRound) GetEnds() []*TieredEnd {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+func (x *CommitTieredRound) GetReadGraceMs() int64 {
+	if x != nil {
+		return x.ReadGraceMs
+	}
+	return 0
+}
+
+type TieredEnd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     int64                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Bucket        int32                  `protobuf:"varint,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // the first one that the sink does not have
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TieredEnd) Reset() {
+	*x = TieredEnd{}
+	mi := &file_cluster_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TieredEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TieredEnd) ProtoMessage() {}
+
+func (x *TieredEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TieredEnd.ProtoReflect.Descriptor instead.
+func (*TieredEnd) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *TieredEnd) GetPartition() int64 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *TieredEnd) GetBucket() int32 {
+	if x != nil {
+		return x.Bucket
+	}
+	return 0
+}
+
+func (x *TieredEnd) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// What a sink had of a dropped table is removed there.
+type ForgetDroppedSink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Sink          string                 `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
+	Lease         int64                  `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetDroppedSink) Reset() {
+	*x = ForgetDroppedSink{}
+	mi := &file_cluster_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetDroppedSink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetDroppedSink) ProtoMessage() {}
+
+func (x *ForgetDroppedSink) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetDroppedSink.ProtoReflect.Descriptor instead.
+func (*ForgetDroppedSink) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ForgetDroppedSink) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *ForgetDroppedSink) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *ForgetDroppedSink) GetLease() int64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
 // A snapshot is a sequence of Record messages, length-delimited, cut into parts
 // by the metadata log; deterministic: ordered by kind, then key.
 type Record struct {
@@ -3897,6 +4152,9 @@ type Record struct {
 	//	*Record_KvSnapshot
 	//	*Record_DestroyedKvFile
 	//	*Record_AutoIncrement
+	//	*Record_Tiering
+	//	*Record_TieredBucket
+	//	*Record_DroppedSink
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3904,7 +4162,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3916,7 +4174,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3929,7 +4187,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{50}
+	return file_cluster_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -4101,6 +4359,33 @@ func (x *Record) GetAutoIncrement() *AutoIncrement {
 	return nil
 }
 
+func (x *Record) GetTiering() *Tiering {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_Tiering); ok {
+			return x.Tiering
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetTieredBucket() *TieredBucket {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_TieredBucket); ok {
+			return x.TieredBucket
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetDroppedSink() *DroppedSink {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_DroppedSink); ok {
+			return x.DroppedSink
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -4177,6 +4462,18 @@ type Record_AutoIncrement struct {
 	AutoIncrement *AutoIncrement `protobuf:"bytes,18,opt,name=auto_increment,json=autoIncrement,proto3,oneof"`
 }
 
+type Record_Tiering struct {
+	Tiering *Tiering `protobuf:"bytes,19,opt,name=tiering,proto3,oneof"` // these three: between auto_increment and dedup
+}
+
+type Record_TieredBucket struct {
+	TieredBucket *TieredBucket `protobuf:"bytes,20,opt,name=tiered_bucket,json=tieredBucket,proto3,oneof"`
+}
+
+type Record_DroppedSink struct {
+	DroppedSink *DroppedSink `protobuf:"bytes,21,opt,name=dropped_sink,json=droppedSink,proto3,oneof"`
+}
+
 func (*Record_Header) isRecord_Kind() {}
 
 func (*Record_Node) isRecord_Kind() {}
@@ -4213,6 +4510,12 @@ func (*Record_DestroyedKvFile) isRecord_Kind() {}
 
 func (*Record_AutoIncrement) isRecord_Kind() {}
 
+func (*Record_Tiering) isRecord_Kind() {}
+
+func (*Record_TieredBucket) isRecord_Kind() {}
+
+func (*Record_DroppedSink) isRecord_Kind() {}
+
 type Header struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Version             uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -4238,7 +4541,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4250,7 +4553,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4263,7 +4566,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{51}
+	return file_cluster_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -4404,7 +4707,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4416,7 +4719,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4429,7 +4732,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{52}
+	return file_cluster_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Node) GetNode() int32 {
@@ -4526,7 +4829,7 @@ type WALState struct {
 
 func (x *WALState) Reset() {
 	*x = WALState{}
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4538,7 +4841,7 @@ func (x *WALState) String() string {
 func (*WALState) ProtoMessage() {}
 
 func (x *WALState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4551,7 +4854,7 @@ func (x *WALState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WALState.ProtoReflect.Descriptor instead.
 func (*WALState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{53}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *WALState) GetId() *WALID {
@@ -4627,7 +4930,7 @@ type LostSlot struct {
 
 func (x *LostSlot) Reset() {
 	*x = LostSlot{}
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4639,7 +4942,7 @@ func (x *LostSlot) String() string {
 func (*LostSlot) ProtoMessage() {}
 
 func (x *LostSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4652,7 +4955,7 @@ func (x *LostSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
 func (*LostSlot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{54}
+	return file_cluster_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *LostSlot) GetSlot() uint64 {
@@ -4680,7 +4983,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4692,7 +4995,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4705,7 +5008,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{55}
+	return file_cluster_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Database) GetName() string {
@@ -4743,7 +5046,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4755,7 +5058,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4768,7 +5071,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{56}
+	return file_cluster_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Table) GetId() int64 {
@@ -4828,7 +5131,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4840,7 +5143,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4853,7 +5156,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{57}
+	return file_cluster_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Partition) GetId() int64 {
@@ -4929,7 +5232,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4941,7 +5244,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4954,7 +5257,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{58}
+	return file_cluster_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Stream) GetId() int64 {
@@ -5080,7 +5383,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5092,7 +5395,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5105,7 +5408,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{59}
+	return file_cluster_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -5140,7 +5443,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5152,7 +5455,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5165,7 +5468,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{60}
+	return file_cluster_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -5202,7 +5505,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5214,7 +5517,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5227,7 +5530,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{61}
+	return file_cluster_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Producer) GetName() string {
@@ -5278,7 +5581,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5290,7 +5593,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5303,7 +5606,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{62}
+	return file_cluster_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Group) GetName() string {
@@ -5352,7 +5655,7 @@ type GroupOffsets struct {
 
 func (x *GroupOffsets) Reset() {
 	*x = GroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5364,7 +5667,7 @@ func (x *GroupOffsets) String() string {
 func (*GroupOffsets) ProtoMessage() {}
 
 func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5377,7 +5680,7 @@ func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
 func (*GroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{63}
+	return file_cluster_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GroupOffsets) GetGroup() string {
@@ -5406,7 +5709,7 @@ type KVBucket struct {
 
 func (x *KVBucket) Reset() {
 	*x = KVBucket{}
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5418,7 +5721,7 @@ func (x *KVBucket) String() string {
 func (*KVBucket) ProtoMessage() {}
 
 func (x *KVBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5431,7 +5734,7 @@ func (x *KVBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVBucket.ProtoReflect.Descriptor instead.
 func (*KVBucket) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{64}
+	return file_cluster_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *KVBucket) GetStream() int64 {
@@ -5477,7 +5780,7 @@ type KVSnapshot struct {
 
 func (x *KVSnapshot) Reset() {
 	*x = KVSnapshot{}
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5489,7 +5792,7 @@ func (x *KVSnapshot) String() string {
 func (*KVSnapshot) ProtoMessage() {}
 
 func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5502,7 +5805,7 @@ func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVSnapshot.ProtoReflect.Descriptor instead.
 func (*KVSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{65}
+	return file_cluster_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *KVSnapshot) GetStream() int64 {
@@ -5566,7 +5869,7 @@ type DestroyedKVFile struct {
 
 func (x *DestroyedKVFile) Reset() {
 	*x = DestroyedKVFile{}
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5578,7 +5881,7 @@ func (x *DestroyedKVFile) String() string {
 func (*DestroyedKVFile) ProtoMessage() {}
 
 func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5591,7 +5894,7 @@ func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedKVFile.ProtoReflect.Descriptor instead.
 func (*DestroyedKVFile) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{66}
+	return file_cluster_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DestroyedKVFile) GetBucket() *BucketRef {
@@ -5632,7 +5935,7 @@ type AutoIncrement struct {
 
 func (x *AutoIncrement) Reset() {
 	*x = AutoIncrement{}
-	mi := &file_cluster_proto_msgTypes[67]
+	mi := &file_cluster_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5644,7 +5947,7 @@ func (x *AutoIncrement) String() string {
 func (*AutoIncrement) ProtoMessage() {}
 
 func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[67]
+	mi := &file_cluster_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5657,7 +5960,7 @@ func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AutoIncrement.ProtoReflect.Descriptor instead.
 func (*AutoIncrement) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{67}
+	return file_cluster_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *AutoIncrement) GetTable() int64 {
@@ -5674,6 +5977,374 @@ func (x *AutoIncrement) GetNext() int64 {
 	return 0
 }
 
+type Tiering struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Sink          string                 `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
+	Retains       bool                   `protobuf:"varint,3,opt,name=retains,proto3" json:"retains,omitempty"` // trims wait for it
+	Off           bool                   `protobuf:"varint,4,opt,name=off,proto3" json:"off,omitempty"`         // switched off: what it had is remembered
+	Round         string                 `protobuf:"bytes,5,opt,name=round,proto3" json:"round,omitempty"`
+	Snapshot      string                 `protobuf:"bytes,6,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Lease         int64                  `protobuf:"varint,7,opt,name=lease,proto3" json:"lease,omitempty"`
+	CommittedMs   int64                  `protobuf:"varint,8,opt,name=committed_ms,json=committedMs,proto3" json:"committed_ms,omitempty"`
+	ReadGraceMs   int64                  `protobuf:"varint,9,opt,name=read_grace_ms,json=readGraceMs,proto3" json:"read_grace_ms,omitempty"`
+	Rounds        int64                  `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"` // how many were recorded
+	EnabledMs     int64                  `protobuf:"varint,11,opt,name=enabled_ms,json=enabledMs,proto3" json:"enabled_ms,omitempty"`
+	Snapshots     []*LakeSnapshot        `protobuf:"bytes,12,rep,name=snapshots,proto3" json:"snapshots,omitempty"` // oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tiering) Reset() {
+	*x = Tiering{}
+	mi := &file_cluster_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tiering) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tiering) ProtoMessage() {}
+
+func (x *Tiering) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tiering.ProtoReflect.Descriptor instead.
+func (*Tiering) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *Tiering) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *Tiering) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *Tiering) GetRetains() bool {
+	if x != nil {
+		return x.Retains
+	}
+	return false
+}
+
+func (x *Tiering) GetOff() bool {
+	if x != nil {
+		return x.Off
+	}
+	return false
+}
+
+func (x *Tiering) GetRound() string {
+	if x != nil {
+		return x.Round
+	}
+	return ""
+}
+
+func (x *Tiering) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *Tiering) GetLease() int64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *Tiering) GetCommittedMs() int64 {
+	if x != nil {
+		return x.CommittedMs
+	}
+	return 0
+}
+
+func (x *Tiering) GetReadGraceMs() int64 {
+	if x != nil {
+		return x.ReadGraceMs
+	}
+	return 0
+}
+
+func (x *Tiering) GetRounds() int64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *Tiering) GetEnabledMs() int64 {
+	if x != nil {
+		return x.EnabledMs
+	}
+	return 0
+}
+
+func (x *Tiering) GetSnapshots() []*LakeSnapshot {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+type LakeSnapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Number        int64                  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"` // of its round, from 1
+	CommittedMs   int64                  `protobuf:"varint,3,opt,name=committed_ms,json=committedMs,proto3" json:"committed_ms,omitempty"`
+	SupersededMs  int64                  `protobuf:"varint,4,opt,name=superseded_ms,json=supersededMs,proto3" json:"superseded_ms,omitempty"` // 0: the current one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LakeSnapshot) Reset() {
+	*x = LakeSnapshot{}
+	mi := &file_cluster_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LakeSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LakeSnapshot) ProtoMessage() {}
+
+func (x *LakeSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LakeSnapshot.ProtoReflect.Descriptor instead.
+func (*LakeSnapshot) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *LakeSnapshot) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *LakeSnapshot) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *LakeSnapshot) GetCommittedMs() int64 {
+	if x != nil {
+		return x.CommittedMs
+	}
+	return 0
+}
+
+func (x *LakeSnapshot) GetSupersededMs() int64 {
+	if x != nil {
+		return x.SupersededMs
+	}
+	return 0
+}
+
+type TieredBucket struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Sink          string                 `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
+	Base          int64                  `protobuf:"varint,3,opt,name=base,proto3" json:"base,omitempty"`
+	Start         int64                  `protobuf:"varint,4,opt,name=start,proto3" json:"start,omitempty"`          // of the log when the base was recorded
+	Rounds        []int64                `protobuf:"varint,5,rep,packed,name=rounds,proto3" json:"rounds,omitempty"` // numbers, of the rounds that moved the end
+	Ends          []int64                `protobuf:"varint,6,rep,packed,name=ends,proto3" json:"ends,omitempty"`
+	Gaps          []*Gap                 `protobuf:"bytes,7,rep,name=gaps,proto3" json:"gaps,omitempty"` // allowed; without the stream
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TieredBucket) Reset() {
+	*x = TieredBucket{}
+	mi := &file_cluster_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TieredBucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TieredBucket) ProtoMessage() {}
+
+func (x *TieredBucket) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TieredBucket.ProtoReflect.Descriptor instead.
+func (*TieredBucket) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *TieredBucket) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *TieredBucket) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *TieredBucket) GetBase() int64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *TieredBucket) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *TieredBucket) GetRounds() []int64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return nil
+}
+
+func (x *TieredBucket) GetEnds() []int64 {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+func (x *TieredBucket) GetGaps() []*Gap {
+	if x != nil {
+		return x.Gaps
+	}
+	return nil
+}
+
+type DroppedSink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Sink          string                 `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
+	Descriptor_   []byte                 `protobuf:"bytes,3,opt,name=descriptor,proto3" json:"descriptor,omitempty"` // JSON
+	DroppedMs     int64                  `protobuf:"varint,4,opt,name=dropped_ms,json=droppedMs,proto3" json:"dropped_ms,omitempty"`
+	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DroppedSink) Reset() {
+	*x = DroppedSink{}
+	mi := &file_cluster_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DroppedSink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DroppedSink) ProtoMessage() {}
+
+func (x *DroppedSink) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DroppedSink.ProtoReflect.Descriptor instead.
+func (*DroppedSink) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *DroppedSink) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *DroppedSink) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *DroppedSink) GetDescriptor_() []byte {
+	if x != nil {
+		return x.Descriptor_
+	}
+	return nil
+}
+
+func (x *DroppedSink) GetDroppedMs() int64 {
+	if x != nil {
+		return x.DroppedMs
+	}
+	return 0
+}
+
+func (x *DroppedSink) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 type Dedup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -5685,7 +6356,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[68]
+	mi := &file_cluster_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5697,7 +6368,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[68]
+	mi := &file_cluster_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5710,7 +6381,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{68}
+	return file_cluster_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -5744,7 +6415,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x12#\n" +
 	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\x12%\n" +
 	"\x0ewriter_version\x18\x04 \x01(\tR\rwriterVersion\x124\n" +
-	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xbd\x12\n" +
+	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xe9\x13\n" +
 	"\aCommand\x12D\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1d.mink.cluster.v1.RegisterNodeH\x00R\fregisterNode\x128\n" +
 	"\tseal_node\x18\x02 \x01(\v2\x19.mink.cluster.v1.SealNodeH\x00R\bsealNode\x12>\n" +
@@ -5784,7 +6455,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\x0fset_incarnation\x182 \x01(\v2\x1f.mink.cluster.v1.SetIncarnationH\x00R\x0esetIncarnation\x12Q\n" +
 	"\x12commit_kv_snapshot\x18< \x01(\v2!.mink.cluster.v1.CommitKVSnapshotH\x00R\x10commitKvSnapshot\x12H\n" +
 	"\x0fforget_kv_files\x18= \x01(\v2\x1e.mink.cluster.v1.ForgetKVFilesH\x00R\rforgetKvFiles\x12W\n" +
-	"\x14lease_auto_increment\x18> \x01(\v2#.mink.cluster.v1.LeaseAutoIncrementH\x00R\x12leaseAutoIncrementB\x06\n" +
+	"\x14lease_auto_increment\x18> \x01(\v2#.mink.cluster.v1.LeaseAutoIncrementH\x00R\x12leaseAutoIncrement\x12T\n" +
+	"\x13commit_tiered_round\x18F \x01(\v2\".mink.cluster.v1.CommitTieredRoundH\x00R\x11commitTieredRound\x12T\n" +
+	"\x13forget_dropped_sink\x18G \x01(\v2\".mink.cluster.v1.ForgetDroppedSinkH\x00R\x11forgetDroppedSinkB\x06\n" +
 	"\x04kind\"\x9e\x01\n" +
 	"\x06Result\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.mink.cluster.v1.CodeR\x04code\x12\x18\n" +
@@ -6016,7 +6689,25 @@ const file_cluster_proto_rawDesc = "" +
 	"\x12LeaseAutoIncrement\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x05R\x05count\"\x91\b\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\xf8\x01\n" +
+	"\x11CommitTieredRound\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x14\n" +
+	"\x05lease\x18\x03 \x01(\x03R\x05lease\x12\x14\n" +
+	"\x05round\x18\x04 \x01(\tR\x05round\x12\x1d\n" +
+	"\n" +
+	"base_round\x18\x05 \x01(\tR\tbaseRound\x12\x1a\n" +
+	"\bsnapshot\x18\x06 \x01(\tR\bsnapshot\x12.\n" +
+	"\x04ends\x18\a \x03(\v2\x1a.mink.cluster.v1.TieredEndR\x04ends\x12\"\n" +
+	"\rread_grace_ms\x18\b \x01(\x03R\vreadGraceMs\"Y\n" +
+	"\tTieredEnd\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x03R\tpartition\x12\x16\n" +
+	"\x06bucket\x18\x02 \x01(\x05R\x06bucket\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\"S\n" +
+	"\x11ForgetDroppedSink\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x14\n" +
+	"\x05lease\x18\x03 \x01(\x03R\x05lease\"\xd0\t\n" +
 	"\x06Record\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x17.mink.cluster.v1.HeaderH\x00R\x06header\x12+\n" +
 	"\x04node\x18\x02 \x01(\v2\x15.mink.cluster.v1.NodeH\x00R\x04node\x12-\n" +
@@ -6037,7 +6728,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\vkv_snapshot\x18\x10 \x01(\v2\x1b.mink.cluster.v1.KVSnapshotH\x00R\n" +
 	"kvSnapshot\x12N\n" +
 	"\x11destroyed_kv_file\x18\x11 \x01(\v2 .mink.cluster.v1.DestroyedKVFileH\x00R\x0fdestroyedKvFile\x12G\n" +
-	"\x0eauto_increment\x18\x12 \x01(\v2\x1e.mink.cluster.v1.AutoIncrementH\x00R\rautoIncrementB\x06\n" +
+	"\x0eauto_increment\x18\x12 \x01(\v2\x1e.mink.cluster.v1.AutoIncrementH\x00R\rautoIncrement\x124\n" +
+	"\atiering\x18\x13 \x01(\v2\x18.mink.cluster.v1.TieringH\x00R\atiering\x12D\n" +
+	"\rtiered_bucket\x18\x14 \x01(\v2\x1d.mink.cluster.v1.TieredBucketH\x00R\ftieredBucket\x12A\n" +
+	"\fdropped_sink\x18\x15 \x01(\v2\x1c.mink.cluster.v1.DroppedSinkH\x00R\vdroppedSinkB\x06\n" +
 	"\x04kind\"\xae\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
@@ -6184,7 +6878,44 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05index\x18\x04 \x01(\x04R\x05index\"9\n" +
 	"\rAutoIncrement\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x03R\x04next\"j\n" +
+	"\x04next\x18\x02 \x01(\x03R\x04next\"\xe2\x02\n" +
+	"\aTiering\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x18\n" +
+	"\aretains\x18\x03 \x01(\bR\aretains\x12\x10\n" +
+	"\x03off\x18\x04 \x01(\bR\x03off\x12\x14\n" +
+	"\x05round\x18\x05 \x01(\tR\x05round\x12\x1a\n" +
+	"\bsnapshot\x18\x06 \x01(\tR\bsnapshot\x12\x14\n" +
+	"\x05lease\x18\a \x01(\x03R\x05lease\x12!\n" +
+	"\fcommitted_ms\x18\b \x01(\x03R\vcommittedMs\x12\"\n" +
+	"\rread_grace_ms\x18\t \x01(\x03R\vreadGraceMs\x12\x16\n" +
+	"\x06rounds\x18\n" +
+	" \x01(\x03R\x06rounds\x12\x1d\n" +
+	"\n" +
+	"enabled_ms\x18\v \x01(\x03R\tenabledMs\x12;\n" +
+	"\tsnapshots\x18\f \x03(\v2\x1d.mink.cluster.v1.LakeSnapshotR\tsnapshots\"\x8a\x01\n" +
+	"\fLakeSnapshot\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\x12!\n" +
+	"\fcommitted_ms\x18\x03 \x01(\x03R\vcommittedMs\x12#\n" +
+	"\rsuperseded_ms\x18\x04 \x01(\x03R\fsupersededMs\"\xba\x01\n" +
+	"\fTieredBucket\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x12\n" +
+	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x12\n" +
+	"\x04base\x18\x03 \x01(\x03R\x04base\x12\x14\n" +
+	"\x05start\x18\x04 \x01(\x03R\x05start\x12\x16\n" +
+	"\x06rounds\x18\x05 \x03(\x03R\x06rounds\x12\x12\n" +
+	"\x04ends\x18\x06 \x03(\x03R\x04ends\x12(\n" +
+	"\x04gaps\x18\a \x03(\v2\x14.mink.cluster.v1.GapR\x04gaps\"\x8c\x01\n" +
+	"\vDroppedSink\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x1e\n" +
+	"\n" +
+	"descriptor\x18\x03 \x01(\fR\n" +
+	"descriptor\x12\x1d\n" +
+	"\n" +
+	"dropped_ms\x18\x04 \x01(\x03R\tdroppedMs\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"j\n" +
 	"\x05Dedup\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x18\n" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x121\n" +
@@ -6214,7 +6945,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -6267,25 +6998,32 @@ var file_cluster_proto_goTypes = []any{
 	(*ForgetKVFiles)(nil),         // 48: mink.cluster.v1.ForgetKVFiles
 	(*KVFileRef)(nil),             // 49: mink.cluster.v1.KVFileRef
 	(*LeaseAutoIncrement)(nil),    // 50: mink.cluster.v1.LeaseAutoIncrement
-	(*Record)(nil),                // 51: mink.cluster.v1.Record
-	(*Header)(nil),                // 52: mink.cluster.v1.Header
-	(*Node)(nil),                  // 53: mink.cluster.v1.Node
-	(*WALState)(nil),              // 54: mink.cluster.v1.WALState
-	(*LostSlot)(nil),              // 55: mink.cluster.v1.LostSlot
-	(*Database)(nil),              // 56: mink.cluster.v1.Database
-	(*Table)(nil),                 // 57: mink.cluster.v1.Table
-	(*Partition)(nil),             // 58: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 59: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 60: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 61: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 62: mink.cluster.v1.Producer
-	(*Group)(nil),                 // 63: mink.cluster.v1.Group
-	(*GroupOffsets)(nil),          // 64: mink.cluster.v1.GroupOffsets
-	(*KVBucket)(nil),              // 65: mink.cluster.v1.KVBucket
-	(*KVSnapshot)(nil),            // 66: mink.cluster.v1.KVSnapshot
-	(*DestroyedKVFile)(nil),       // 67: mink.cluster.v1.DestroyedKVFile
-	(*AutoIncrement)(nil),         // 68: mink.cluster.v1.AutoIncrement
-	(*Dedup)(nil),                 // 69: mink.cluster.v1.Dedup
+	(*CommitTieredRound)(nil),     // 51: mink.cluster.v1.CommitTieredRound
+	(*TieredEnd)(nil),             // 52: mink.cluster.v1.TieredEnd
+	(*ForgetDroppedSink)(nil),     // 53: mink.cluster.v1.ForgetDroppedSink
+	(*Record)(nil),                // 54: mink.cluster.v1.Record
+	(*Header)(nil),                // 55: mink.cluster.v1.Header
+	(*Node)(nil),                  // 56: mink.cluster.v1.Node
+	(*WALState)(nil),              // 57: mink.cluster.v1.WALState
+	(*LostSlot)(nil),              // 58: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 59: mink.cluster.v1.Database
+	(*Table)(nil),                 // 60: mink.cluster.v1.Table
+	(*Partition)(nil),             // 61: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 62: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 63: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 64: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 65: mink.cluster.v1.Producer
+	(*Group)(nil),                 // 66: mink.cluster.v1.Group
+	(*GroupOffsets)(nil),          // 67: mink.cluster.v1.GroupOffsets
+	(*KVBucket)(nil),              // 68: mink.cluster.v1.KVBucket
+	(*KVSnapshot)(nil),            // 69: mink.cluster.v1.KVSnapshot
+	(*DestroyedKVFile)(nil),       // 70: mink.cluster.v1.DestroyedKVFile
+	(*AutoIncrement)(nil),         // 71: mink.cluster.v1.AutoIncrement
+	(*Tiering)(nil),               // 72: mink.cluster.v1.Tiering
+	(*LakeSnapshot)(nil),          // 73: mink.cluster.v1.LakeSnapshot
+	(*TieredBucket)(nil),          // 74: mink.cluster.v1.TieredBucket
+	(*DroppedSink)(nil),           // 75: mink.cluster.v1.DroppedSink
+	(*Dedup)(nil),                 // 76: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,   // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
@@ -6321,78 +7059,86 @@ var file_cluster_proto_depIdxs = []int32{
 	46,  // 30: mink.cluster.v1.Command.commit_kv_snapshot:type_name -> mink.cluster.v1.CommitKVSnapshot
 	48,  // 31: mink.cluster.v1.Command.forget_kv_files:type_name -> mink.cluster.v1.ForgetKVFiles
 	50,  // 32: mink.cluster.v1.Command.lease_auto_increment:type_name -> mink.cluster.v1.LeaseAutoIncrement
-	0,   // 33: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
-	3,   // 34: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
-	9,   // 35: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
-	8,   // 36: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
-	10,  // 37: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
-	11,  // 38: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
-	8,   // 39: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
-	9,   // 40: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
-	10,  // 41: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
-	11,  // 42: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
-	8,   // 43: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
-	60,  // 44: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
-	10,  // 45: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
-	11,  // 46: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
-	8,   // 47: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
-	10,  // 48: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
-	11,  // 49: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
-	8,   // 50: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
-	10,  // 51: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
-	11,  // 52: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
-	18,  // 53: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
-	9,   // 54: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
-	8,   // 55: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
-	21,  // 56: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
-	31,  // 57: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
-	34,  // 58: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
-	37,  // 59: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
-	38,  // 60: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
-	41,  // 61: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
-	44,  // 62: mink.cluster.v1.SetIncarnation.ends:type_name -> mink.cluster.v1.StreamEnd
-	45,  // 63: mink.cluster.v1.SetIncarnation.wals:type_name -> mink.cluster.v1.LostWAL
-	8,   // 64: mink.cluster.v1.LostWAL.wal:type_name -> mink.cluster.v1.WALID
-	47,  // 65: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	49,  // 66: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
-	41,  // 67: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
-	52,  // 68: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	53,  // 69: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	54,  // 70: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	56,  // 71: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	57,  // 72: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	58,  // 73: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	59,  // 74: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10,  // 75: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	61,  // 76: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	62,  // 77: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	69,  // 78: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	10,  // 79: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
-	63,  // 80: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
-	64,  // 81: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
-	65,  // 82: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
-	66,  // 83: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
-	67,  // 84: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
-	68,  // 85: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
-	8,   // 86: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	55,  // 87: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	21,  // 88: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	60,  // 89: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	21,  // 90: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,   // 91: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,   // 92: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10,  // 93: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	34,  // 94: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	38,  // 95: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
-	47,  // 96: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	41,  // 97: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
-	47,  // 98: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
-	3,   // 99: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	100, // [100:100] is the sub-list for method output_type
-	100, // [100:100] is the sub-list for method input_type
-	100, // [100:100] is the sub-list for extension type_name
-	100, // [100:100] is the sub-list for extension extendee
-	0,   // [0:100] is the sub-list for field type_name
+	51,  // 33: mink.cluster.v1.Command.commit_tiered_round:type_name -> mink.cluster.v1.CommitTieredRound
+	53,  // 34: mink.cluster.v1.Command.forget_dropped_sink:type_name -> mink.cluster.v1.ForgetDroppedSink
+	0,   // 35: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
+	3,   // 36: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
+	9,   // 37: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
+	8,   // 38: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 39: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
+	11,  // 40: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
+	8,   // 41: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
+	9,   // 42: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
+	10,  // 43: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
+	11,  // 44: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
+	8,   // 45: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
+	63,  // 46: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
+	10,  // 47: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
+	11,  // 48: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
+	8,   // 49: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 50: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
+	11,  // 51: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
+	8,   // 52: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 53: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
+	11,  // 54: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
+	18,  // 55: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
+	9,   // 56: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
+	8,   // 57: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
+	21,  // 58: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
+	31,  // 59: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
+	34,  // 60: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
+	37,  // 61: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
+	38,  // 62: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
+	41,  // 63: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
+	44,  // 64: mink.cluster.v1.SetIncarnation.ends:type_name -> mink.cluster.v1.StreamEnd
+	45,  // 65: mink.cluster.v1.SetIncarnation.wals:type_name -> mink.cluster.v1.LostWAL
+	8,   // 66: mink.cluster.v1.LostWAL.wal:type_name -> mink.cluster.v1.WALID
+	47,  // 67: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	49,  // 68: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
+	41,  // 69: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
+	52,  // 70: mink.cluster.v1.CommitTieredRound.ends:type_name -> mink.cluster.v1.TieredEnd
+	55,  // 71: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	56,  // 72: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	57,  // 73: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	59,  // 74: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	60,  // 75: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	61,  // 76: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	62,  // 77: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10,  // 78: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	64,  // 79: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	65,  // 80: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	76,  // 81: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	10,  // 82: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	66,  // 83: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
+	67,  // 84: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
+	68,  // 85: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
+	69,  // 86: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
+	70,  // 87: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
+	71,  // 88: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
+	72,  // 89: mink.cluster.v1.Record.tiering:type_name -> mink.cluster.v1.Tiering
+	74,  // 90: mink.cluster.v1.Record.tiered_bucket:type_name -> mink.cluster.v1.TieredBucket
+	75,  // 91: mink.cluster.v1.Record.dropped_sink:type_name -> mink.cluster.v1.DroppedSink
+	8,   // 92: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	58,  // 93: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	21,  // 94: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	63,  // 95: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	21,  // 96: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,   // 97: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,   // 98: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10,  // 99: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	34,  // 100: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	38,  // 101: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	47,  // 102: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	41,  // 103: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
+	47,  // 104: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
+	73,  // 105: mink.cluster.v1.Tiering.snapshots:type_name -> mink.cluster.v1.LakeSnapshot
+	21,  // 106: mink.cluster.v1.TieredBucket.gaps:type_name -> mink.cluster.v1.Gap
+	3,   // 107: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	108, // [108:108] is the sub-list for method output_type
+	108, // [108:108] is the sub-list for method input_type
+	108, // [108:108] is the sub-list for extension type_name
+	108, // [108:108] is the sub-list for extension extendee
+	0,   // [0:108] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -6433,8 +7179,10 @@ func file_cluster_proto_init() {
 		(*Command_CommitKvSnapshot)(nil),
 		(*Command_ForgetKvFiles)(nil),
 		(*Command_LeaseAutoIncrement)(nil),
+		(*Command_CommitTieredRound)(nil),
+		(*Command_ForgetDroppedSink)(nil),
 	}
-	file_cluster_proto_msgTypes[50].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[53].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Node)(nil),
 		(*Record_Wal)(nil),
@@ -6453,6 +7201,9 @@ func file_cluster_proto_init() {
 		(*Record_KvSnapshot)(nil),
 		(*Record_DestroyedKvFile)(nil),
 		(*Record_AutoIncrement)(nil),
+		(*Record_Tiering)(nil),
+		(*Record_TieredBucket)(nil),
+		(*Record_DroppedSink)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -6460,7 +7211,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   69,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

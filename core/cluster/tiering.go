@@ -1,0 +1,515 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/sink"
+)
+
+// This file is what the metadata know of tiering: which table goes to which sink,
+// how far each bucket has come there, and how far the log may therefore be trimmed.
+//
+//	 start                 end at the oldest snapshot           end of the last
+//	 of the log            that was current within read_grace   committed round     committed end
+//	   |                             |                               |                  |
+//	   [-- may be trimmed ----------)[-- readers of that one -------)[-- not tiered ----)
+//
+// The sink is the truth and this a cache of it: a round is recorded after the sink
+// has committed it, by the holder of the lease, who looked at the sink before.
+
+// LakeSink is the name of the sink that the table option `lake` switches on.
+const LakeSink = "lake"
+
+// MaxReadGrace bounds the read grace of a round, ms: ten years.
+const MaxReadGrace = 10 * 365 * 24 * 3600 * 1000
+
+// maxLakeSnapshots bounds the snapshots that are remembered of one table at one sink.
+const maxLakeSnapshots = 128
+
+// Tiering is what is known of one table at one sink. Immutable.
+type Tiering struct {
+	Table       mink.TableID
+	Sink        string
+	Retains     bool            // trims wait for it
+	Off         bool            // switched off: nothing waits for it, its ends are remembered
+	Round       string          // the last one recorded; "": none yet
+	Snapshot    string          // the sink's name of its state with that round
+	Fence       mink.LeaseEpoch // under which it was recorded
+	CommittedMs int64           // when; 0: no round yet
+	ReadGraceMs int64           // as of the last round
+	Rounds      int64           // how many were recorded
+	EnabledMs   int64           // when the sink was switched on last
+
+	// Snapshots were current within the read grace, oldest first, the current one
+	// last. More than 128 are thinned out: what the sink made after the first of
+	// them is needed too, whether or not it is listed.
+	Snapshots []LakeSnapshot
+}
+
+// LakeSnapshot is a state of the sink that readers may use.
+type LakeSnapshot struct {
+	Snapshot     string // the sink's name
+	CommittedMs  int64
+	SupersededMs int64 // 0: the current one
+
+	number int64 // of its round, from 1
+}
+
+// needed is the oldest snapshot that was current within the read grace of a time.
+func (t *Tiering) needed(nowMs int64) (LakeSnapshot, bool) {
+	for i, s := range t.Snapshots {
+		if i == len(t.Snapshots)-1 || s.SupersededMs > nowMs-t.ReadGraceMs {
+			return s, true
+		}
+	}
+	return LakeSnapshot{}, false
+}
+
+// DroppedSink is what a sink may still have of a table that is gone.
+type DroppedSink struct {
+	Table      mink.TableID
+	Sink       string
+	Database   string
+	Name       string
+	Descriptor *schema.Descriptor // as it was last
+	DroppedMs  int64
+
+	index      uint64
+	descriptor []byte
+}
+
+// tieredBucket is one bucket at one sink. Immutable.
+type tieredBucket struct {
+	stream mink.StreamID
+	sink   string
+	base   mink.Offset // where the first round begins; of a primary-key table 0, whatever the log still has
+	start  mink.Offset // of the log when the sink was switched on last
+	// ends, by the numbers of the rounds that moved it; those that the snapshots
+	// of the Tiering need, the newest last.
+	ends []tieredEnd
+	// gaps of the log above what the oldest snapshot has, which tiering and readers
+	// may pass over: oldest first, not touching.
+	gaps []plan.Gap
+}
+
+type tieredEnd struct {
+	round int64
+	end   mink.Offset
+}
+
+// end is how far the last round came.
+func (b *tieredBucket) end() mink.Offset {
+	if n := len(b.ends); n > 0 {
+		return b.ends[n-1].end
+	}
+	return b.base
+}
+
+// endAt is how far a round and those before it came.
+func (b *tieredBucket) endAt(round int64) mink.Offset {
+	end := b.base
+	for _, e := range b.ends {
+		if e.round > round {
+			break
+		}
+		end = e.end
+	}
+	return end
+}
+
+// neededEnd is the end at the oldest snapshot that a reader may still use.
+func (b *tieredBucket) neededEnd(t *Tiering, nowMs int64) mink.Offset {
+	s, found := t.needed(nowMs)
+	if !found {
+		return b.base
+	}
+	return b.endAt(s.number)
+}
+
+// addGap allows a range to be missing, together with what touches it.
+func (b *tieredBucket) addGap(g plan.Gap) {
+	var out []plan.Gap
+	for _, old := range b.gaps {
+		if old.End < g.Start || old.Start > g.End {
+			out = append(out, old)
+			continue
+		}
+		g = plan.Gap{Start: min(g.Start, old.Start), End: max(g.End, old.End)}
+	}
+	out = append(out, g)
+	slices.SortFunc(out, func(x, y plan.Gap) int { return cmp.Compare(x.Start, y.Start) })
+	b.gaps = out
+}
+
+func lessTiering(a, b *Tiering) bool {
+	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Sink, b.Sink)) < 0
+}
+
+func lessTiered(a, b *tieredBucket) bool {
+	return cmp.Or(cmp.Compare(a.stream, b.stream), cmp.Compare(a.sink, b.sink)) < 0
+}
+
+func lessDroppedSink(a, b *DroppedSink) bool {
+	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Sink, b.Sink)) < 0
+}
+
+// tiersTo reports whether the table's options name the sink.
+func tiersTo(d *schema.Descriptor, sink string) bool {
+	return sink == LakeSink && d.Options[schema.OptionLake] == "true"
+}
+
+// sinkNames are the sinks that a table can have. More of them are the option
+// `sinks`'s, once it is built.
+func sinkNames() []string { return []string{LakeSink} }
+
+// checkSinks refuses a change of options that would leave a sink with a hole.
+func (t *txn) checkSinks(next *Table) *clusterpb.Result {
+	for _, name := range sinkNames() {
+		old, found := t.s.tierings.get(&Tiering{Table: next.ID, Sink: name})
+		if !found || !old.Off || !tiersTo(next.Descriptor, name) || len(next.Descriptor.PrimaryKey) == 0 {
+			continue
+		}
+		for st := range t.s.streamsOfTable(next.ID) {
+			b, found := t.s.tiered.get(&tieredBucket{stream: st.ID, sink: name})
+			if found && len(b.ends) > 0 && st.Start > b.end() {
+				return conflict("alter table %s: sink %s was switched off when it had bucket %s up to offset %d, and the log begins at %d by now: changes between them, deletes too, would be missing there; make a new table and copy",
+					next.Descriptor.Name(), name, st.Bucket, b.end(), st.Start)
+			}
+		}
+	}
+	return nil
+}
+
+// syncSinks brings what is known of the table's sinks to its options. Each bucket
+// gets its base offset with it.
+func (t *txn) syncSinks(table *Table) {
+	for _, name := range sinkNames() {
+		old, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: name})
+		on := tiersTo(table.Descriptor, name)
+		switch {
+		case on && (!found || old.Off):
+			next := &Tiering{Table: table.ID, Sink: name, Retains: true}
+			if found {
+				again := *old
+				next = &again
+			}
+			next.Off, next.EnabledMs = false, t.s.timeMs
+			t.s.tierings.set(next)
+			for st := range t.s.streamsOfTable(table.ID) {
+				t.tierBucket(&st, table, name)
+			}
+		case !on && found && !old.Off:
+			off := *old
+			off.Off = true
+			t.s.tierings.set(&off)
+		}
+	}
+}
+
+// tierBucket records where a bucket begins at a sink, or goes on there.
+func (t *txn) tierBucket(st *plan.Stream, table *Table, name string) {
+	old, found := t.s.tiered.get(&tieredBucket{stream: st.ID, sink: name})
+	keyed := len(table.Descriptor.PrimaryKey) > 0
+	b := tieredBucket{stream: st.ID, sink: name, start: st.Start}
+	switch {
+	case found && (len(old.ends) > 0 || len(old.gaps) > 0):
+		b.base, b.ends, b.gaps = old.base, old.ends, old.gaps
+		if st.Start > old.end() { // let go of while it was off
+			b.addGap(plan.Gap{Start: old.end(), End: st.Start})
+		}
+	case !keyed:
+		b.base = st.Start
+	}
+	t.s.tiered.set(&b)
+}
+
+// tierStreams records the bases of new buckets.
+func (t *txn) tierStreams(table *Table, ids []mink.StreamID) {
+	for _, name := range sinkNames() {
+		if s, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: name}); !found || s.Off {
+			continue
+		}
+		for _, id := range ids {
+			st, _ := t.s.streams.get(id)
+			t.tierBucket(st, table, name)
+		}
+	}
+}
+
+// dropTiered forgets a stream that is dropped.
+func (t *txn) dropTiered(id mink.StreamID) {
+	for _, b := range slices.Collect(t.s.tieredOf(id)) {
+		t.s.tiered.del(b)
+	}
+}
+
+// dropSinks remembers which sinks have something of a table that is dropped, also
+// those that are switched off: the next table of the name finds its place there
+// empty once that is removed.
+func (t *txn) dropSinks(table *Table) {
+	for _, name := range sinkNames() {
+		s, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: name})
+		if !found {
+			continue
+		}
+		t.s.tierings.del(s)
+		t.s.droppedSinks.set(&DroppedSink{
+			Table: table.ID, Sink: name, Database: table.Descriptor.Database, Name: table.Descriptor.Table, Descriptor: table.Descriptor,
+			DroppedMs: t.s.timeMs, index: t.s.index, descriptor: table.descriptorJSON,
+		})
+	}
+}
+
+// commitTieredRound records what the sink has committed.
+func (t *txn) commitTieredRound(c *clusterpb.CommitTieredRound) *clusterpb.Result {
+	table, found := t.s.tables.get(mink.TableID(c.GetTable()))
+	if !found {
+		return notExist("round %q of table %d at sink %q: the table does not exist", c.GetRound(), c.GetTable(), c.GetSink())
+	}
+	what := fmt.Sprintf("round %q of table %s (%d) at sink %q", c.GetRound(), table.Descriptor.Name(), table.ID, c.GetSink())
+	old, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: c.GetSink()})
+	switch {
+	case !found || old.Off:
+		return notExist("%s: the table is not tiered to it", what)
+	case !validRoundID(c.GetRound()):
+		return invalid("%s: a round id is 1 to %d lower-case letters, digits and '-'", what, sink.RoundIDLengthMax)
+	case len(c.GetSnapshot()) > sink.SnapshotLengthMax:
+		return invalid("%s: the name of its snapshot has %d bytes, at most %d are allowed", what, len(c.GetSnapshot()), sink.SnapshotLengthMax)
+	case c.GetReadGraceMs() < 0 || c.GetReadGraceMs() > MaxReadGrace:
+		return invalid("%s: a read grace of %d ms, 0 to %d are allowed", what, c.GetReadGraceMs(), int64(MaxReadGrace))
+	case len(c.GetEnds()) > sink.RangesMax:
+		return invalid("%s: %d ends, at most %d are allowed", what, len(c.GetEnds()), sink.RangesMax)
+	}
+	again := c.GetRound() == old.Round
+	if !again || t.s.faults.roundTwice {
+		if r := t.checkLease(c.GetLease()); r != nil && !t.s.faults.noRoundLease {
+			return r
+		}
+		if c.GetBaseRound() != old.Round && !t.s.faults.noBaseRound {
+			return conflict("%s: it follows round %q, recorded is %q: look at the sink again", what, c.GetBaseRound(), old.Round)
+		}
+	}
+	ends, r := t.tieredEnds(what, table, c, again)
+	switch {
+	case r != nil:
+		return r
+	case again && !t.s.faults.roundTwice:
+		return okNote("%s was recorded before", what)
+	}
+	next := t.nextTiering(old, c)
+	t.s.tierings.set(next)
+	for _, e := range ends {
+		b := *e.bucket
+		b.ends = append(next.neededEnds(b.ends), tieredEnd{next.Rounds, e.end})
+		needed := b.neededEnd(next, t.s.timeMs)
+		b.gaps = slices.DeleteFunc(slices.Clone(b.gaps), func(g plan.Gap) bool { return g.End <= needed })
+		t.s.tiered.set(&b)
+	}
+	return okID(next.Rounds)
+}
+
+// movedEnd is a bucket that a round moves to an end.
+type movedEnd struct {
+	bucket *tieredBucket
+	end    mink.Offset
+}
+
+// tieredEnds checks the ends of a round and answers those that it moves. Buckets of
+// partitions that are gone are skipped: the sink may have been told before.
+func (t *txn) tieredEnds(what string, table *Table, c *clusterpb.CommitTieredRound, again bool) ([]movedEnd, *clusterpb.Result) {
+	var moved []movedEnd
+	seen := make(map[mink.StreamID]bool, len(c.GetEnds()))
+	for _, e := range c.GetEnds() {
+		p, found := t.s.partitions.get(mink.PartitionID(e.GetPartition()))
+		if !found {
+			continue
+		}
+		ref := mink.BucketRef{Table: table.ID, Partition: p.ID, Index: e.GetBucket()}
+		id, found := t.s.StreamOf(ref)
+		if !found {
+			return nil, invalid("%s: the table has no bucket %s", what, ref)
+		}
+		st, _ := t.s.streams.get(id)
+		b, found := t.s.tiered.get(&tieredBucket{stream: id, sink: c.GetSink()})
+		end := mink.Offset(e.GetOffset())
+		switch {
+		case !found:
+			return nil, invalid("%s: bucket %s has no base offset there", what, ref)
+		case seen[id]:
+			return nil, invalid("%s: bucket %s twice", what, ref)
+		case again && end != b.end():
+			return nil, invalid("%s: bucket %s up to offset %d, the round was recorded with %d", what, ref, end, b.end())
+		case end < b.end() && !t.s.faults.endsBack:
+			return nil, invalid("%s: bucket %s up to offset %d, %d is recorded already: the sink went back", what, ref, end, b.end())
+		case end > st.End && !t.s.faults.endsAhead:
+			return nil, invalid("%s: bucket %s up to offset %d, the log is committed up to %d: the sink has rows that the log does not", what, ref, end, st.End)
+		}
+		seen[id] = true
+		if end != b.end() {
+			moved = append(moved, movedEnd{b, end})
+		}
+	}
+	return moved, nil
+}
+
+// nextTiering is the tiering with a round recorded now.
+func (t *txn) nextTiering(old *Tiering, c *clusterpb.CommitTieredRound) *Tiering {
+	now := t.s.timeMs
+	next := *old
+	next.Round, next.Snapshot, next.Fence = c.GetRound(), c.GetSnapshot(), mink.LeaseEpoch(c.GetLease())
+	next.CommittedMs, next.ReadGraceMs, next.Rounds = now, c.GetReadGraceMs(), old.Rounds+1
+	list := slices.Clone(old.Snapshots)
+	if n := len(list); n > 0 {
+		list[n-1].SupersededMs = now
+	}
+	list = slices.DeleteFunc(list, func(s LakeSnapshot) bool { return s.SupersededMs <= now-next.ReadGraceMs })
+	list = append(list, LakeSnapshot{Snapshot: next.Snapshot, CommittedMs: now, number: next.Rounds})
+	if len(list) > maxLakeSnapshots { // every other one stands for the one behind it too
+		thin := list[:0]
+		for i, s := range list {
+			if last := i == len(list)-1; i%2 == 1 && !last {
+				thin[len(thin)-1].SupersededMs = s.SupersededMs
+				continue
+			}
+			thin = append(thin, s)
+		}
+		list = thin
+	}
+	next.Snapshots = list
+	return &next
+}
+
+// neededEnds are those of a bucket's ends that the snapshots need.
+func (t *Tiering) neededEnds(ends []tieredEnd) []tieredEnd {
+	var out []tieredEnd
+	i := 0
+	for _, s := range t.Snapshots {
+		last := -1
+		for ; i < len(ends) && ends[i].round <= s.number; i++ {
+			last = i
+		}
+		if last >= 0 {
+			out = append(out, ends[last])
+		}
+	}
+	return out
+}
+
+func validRoundID(id string) bool {
+	for _, c := range []byte(id) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return len(id) > 0 && len(id) <= sink.RoundIDLengthMax
+}
+
+// forgetDroppedSink ends what dropSinks began. One that is not known is skipped: the
+// answer to an earlier command was lost.
+func (t *txn) forgetDroppedSink(c *clusterpb.ForgetDroppedSink) *clusterpb.Result {
+	if r := t.checkLease(c.GetLease()); r != nil {
+		return r
+	}
+	t.s.droppedSinks.del(&DroppedSink{Table: mink.TableID(c.GetTable()), Sink: c.GetSink()})
+	return ok()
+}
+
+// tieredOf are what is known of a stream at all sinks, by name.
+func (s *State) tieredOf(id mink.StreamID) iter.Seq[*tieredBucket] {
+	return func(yield func(*tieredBucket) bool) {
+		for b := range s.tiered.from(&tieredBucket{stream: id}) {
+			if b.stream != id || !yield(b) {
+				return
+			}
+		}
+	}
+}
+
+// streamsOfTable are the streams of all partitions of a table.
+func (s *State) streamsOfTable(id mink.TableID) iter.Seq[plan.Stream] {
+	return func(yield func(plan.Stream) bool) {
+		for p := range s.Partitions(id) {
+			for _, stream := range p.Streams {
+				if st, found := s.streams.get(stream); found && !yield(*st) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Tierings are the tables and the sinks that they are tiered to, by table and sink.
+func (s *State) Tierings() iter.Seq[*Tiering] {
+	return func(yield func(*Tiering) bool) {
+		for t := range s.tierings.all() {
+			if !t.Off && !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+// Tiering finds what is known of a table at a sink that it is tiered to now.
+func (s *State) Tiering(table mink.TableID, sink string) (*Tiering, bool) {
+	t, found := s.tierings.get(&Tiering{Table: table, Sink: sink})
+	if !found || t.Off {
+		return nil, false
+	}
+	return t, true
+}
+
+// TieredEnd is where a bucket began at a sink, and how far the last recorded round
+// came there: base before the first one. A primary-key bucket begins at 0, with a
+// KV snapshot, whatever its log still has. ok is false when the bucket does not
+// exist or is not tiered there now.
+func (s *State) TieredEnd(sink string, bucket mink.BucketRef) (base, end mink.Offset, ok bool) {
+	b, ok := s.tieredBucket(sink, bucket)
+	if !ok {
+		return 0, 0, false
+	}
+	return b.base, b.end(), true
+}
+
+func (s *State) tieredBucket(sink string, bucket mink.BucketRef) (*tieredBucket, bool) {
+	if _, on := s.Tiering(bucket.Table, sink); !on {
+		return nil, false
+	}
+	id, found := s.StreamOf(bucket)
+	if !found {
+		return nil, false
+	}
+	return s.tiered.get(&tieredBucket{stream: id, sink: sink})
+}
+
+// AllowedGaps are the offsets of a bucket that are missing at a sink and in the log
+// because somebody wanted that: a manual trim of a log table, a sink that was switched
+// off for a while. Tiering and readers pass over them. Oldest first, not touching; those
+// below the end of the oldest snapshot that readers may use are forgotten.
+func (s *State) AllowedGaps(sink string, bucket mink.BucketRef) []plan.Gap {
+	b, ok := s.tieredBucket(sink, bucket)
+	if !ok {
+		return nil
+	}
+	return b.gaps
+}
+
+// DroppedSinks are the tables that are gone and may still have something at a sink,
+// by table and sink.
+func (s *State) DroppedSinks() iter.Seq[DroppedSink] { return derefs(s.droppedSinks.all()) }
+
+func derefs[T any](seq iter.Seq[*T]) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for v := range seq {
+			if !yield(*v) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mink-project/mink/core/cluster/clusterpb"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/stream/plan"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// inLake is the descriptor of a table that is tiered to the lake.
+func inLake(d *schema.Descriptor) *schema.Descriptor {
+	d.Options = map[string]string{schema.OptionLake: "true"}
+	return d
+}
+
+// tier is what the lease holder proposes about sinks.
+func (m *sim) tier(v *State) *clusterpb.Command {
+	lease := v.lease.Epoch
+	if m.chance(5) {
+		lease--
+	}
+	if d, found := pick(m, slices.Collect(v.DroppedSinks())); found && m.chance(30) {
+		return ForgetDroppedSinkCommand(d.Table, d.Sink, lease)
+	}
+	t, found := pick(m, slices.Collect(v.Tierings()))
+	if !found {
+		return ForgetDroppedSinkCommand(1, LakeSink, lease)
+	}
+	m.tiers.rounds++
+	r := TieredRound{
+		Table: t.Table, Sink: t.Sink, Lease: lease, BaseRound: t.Round, Round: fmt.Sprintf("r-%d", m.tiers.rounds),
+		Snapshot: fmt.Sprintf("s%d", m.tiers.rounds), ReadGraceMs: m.r.Int64N(1500),
+	}
+	again := t.Round != "" && m.chance(15)
+	if again {
+		r.Round = t.Round
+	}
+	for st := range v.streamsOfTable(t.Table) {
+		_, end, _ := v.TieredEnd(t.Sink, st.Bucket)
+		switch {
+		case again:
+		case m.chance(70):
+			end += mink.Offset(m.r.Int64N(int64(max(0, st.End-end)) + 1))
+			end += mink.Offset(m.odd() - m.odd())
+		default:
+			continue
+		}
+		r.Ends = append(r.Ends, BucketOffset{st.Bucket, end})
+	}
+	if m.chance(3) {
+		r.BaseRound = "other"
+	}
+	return CommitTieredRoundCommand(r)
+}
+
+func (m *sim) odd() int {
+	if m.chance(3) {
+		return 1 + m.r.IntN(5)
+	}
+	return 0
+}
+
+// tierModel remembers every round, whatever the state thins out.
+type tierModel struct {
+	rounds int
+	seen   map[mink.TableID][]modelRound
+	bases  map[mink.StreamID]mink.Offset
+	ends   map[mink.StreamID]mink.Offset // the highest ever
+}
+
+type modelRound struct {
+	id          string
+	committedMs int64
+	ends        map[mink.StreamID]mink.Offset // of all buckets
+}
+
+func newTierModel() tierModel {
+	return tierModel{seen: map[mink.TableID][]modelRound{}, bases: map[mink.StreamID]mink.Offset{}, ends: map[mink.StreamID]mink.Offset{}}
+}
+
+// compare checks who records a round, that ends only rise, that nothing is trimmed
+// which a sink or a reader of it lacks, and that tables leave and take nothing.
+func (k *tierModel) compare(before, after *State, b *clusterpb.Batch, results []*clusterpb.Result) error {
+	for i, c := range b.Commands {
+		if r := c.GetCommitTieredRound(); r != nil && results[i].Code == clusterpb.Code_OK && len(b.Commands) == 1 {
+			if err := k.round(before, after, b, r); err != nil {
+				return err
+			}
+		}
+	}
+	if err := k.dropped(before, after, b); err != nil {
+		return err
+	}
+	if before.tierings == after.tierings && before.tiered == after.tiered && before.streams == after.streams {
+		return nil
+	}
+	for t := range after.tierings.all() {
+		k.note(before, after, t)
+	}
+	for id := range k.ends {
+		if _, found := after.Stream(id); !found {
+			delete(k.ends, id)
+		}
+	}
+	for st := range after.Streams() {
+		for b := range after.tieredOf(st.ID) {
+			if b.end() < k.ends[st.ID] || b.end() > st.End {
+				return fmt.Errorf("stream %+v is tiered up to %d after %d", st, b.end(), k.ends[st.ID])
+			}
+			k.ends[st.ID] = b.end()
+		}
+		if old, found := before.Stream(st.ID); found && st.Start > old.Start {
+			if err := k.trimmed(after, old, st); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (k *tierModel) round(before, after *State, b *clusterpb.Batch, r *clusterpb.CommitTieredRound) error {
+	old, _ := before.Tiering(mink.TableID(r.Table), r.Sink)
+	if old == nil {
+		return fmt.Errorf("round %q of table %d, which is not tiered", r.Round, r.Table)
+	}
+	if old.Round == r.Round {
+		if before.tierings != after.tierings || before.tiered != after.tiered {
+			return fmt.Errorf("round %q was recorded twice", r.Round)
+		}
+		return nil
+	}
+	if r.BaseRound != old.Round {
+		return fmt.Errorf("round %q follows %q, recorded was %q", r.Round, r.BaseRound, old.Round)
+	}
+	if l := before.lease; int64(l.Epoch) != r.Lease || int64(l.NodeEpoch) != b.Epoch {
+		return fmt.Errorf("round %q by epoch %d under lease %d, the lease is %+v", r.Round, b.Epoch, r.Lease, l)
+	}
+	return nil
+}
+
+func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
+	for t := range before.tierings.all() {
+		if _, left := after.tierings.get(t); left {
+			continue
+		}
+		_, table := after.Table(t.Table)
+		if _, noted := after.droppedSinks.get(&DroppedSink{Table: t.Table, Sink: t.Sink}); table || !noted && len(b.Commands) == 1 {
+			return fmt.Errorf("table %d at sink %q was forgotten: the table is there: %t, noted as dropped: %t", t.Table, t.Sink, table, noted)
+		}
+		delete(k.seen, t.Table)
+	}
+	for d := range before.DroppedSinks() {
+		_, left := after.droppedSinks.get(&d)
+		if holder := int64(before.lease.NodeEpoch) == b.Epoch; !left && !holder {
+			return fmt.Errorf("table %d at sink %q was reported as removed by epoch %d, the lease is %+v", d.Table, d.Sink, b.Epoch, before.lease)
+		}
+	}
+	return nil
+}
+
+// note adds the newest round and new bases.
+func (k *tierModel) note(before, after *State, t *Tiering) {
+	rounds := k.seen[t.Table]
+	fresh := t.Round != "" && (len(rounds) == 0 || rounds[len(rounds)-1].id != t.Round)
+	r := modelRound{id: t.Round, committedMs: t.CommittedMs, ends: map[mink.StreamID]mink.Offset{}}
+	for st := range after.streamsOfTable(t.Table) {
+		b, found := after.tiered.get(&tieredBucket{stream: st.ID, sink: t.Sink})
+		if !found {
+			continue
+		}
+		if _, known := k.bases[st.ID]; !known || len(b.ends) == 0 {
+			k.bases[st.ID] = b.base
+		}
+		r.ends[st.ID] = b.end()
+	}
+	if fresh {
+		k.seen[t.Table] = append(rounds, r)
+	}
+}
+
+// trimmed checks a trim against all rounds.
+func (k *tierModel) trimmed(after *State, old, st plan.Stream) error {
+	t, on := after.Tiering(st.Bucket.Table, LakeSink)
+	if !on {
+		return nil
+	}
+	has, now := k.bases[st.ID], after.timeMs
+	rounds := k.seen[t.Table]
+	for i, r := range rounds {
+		if i == len(rounds)-1 || rounds[i+1].committedMs > now-t.ReadGraceMs {
+			if end, found := r.ends[st.ID]; found {
+				has = end
+			}
+			break
+		}
+	}
+	b, found := after.tiered.get(&tieredBucket{stream: st.ID, sink: LakeSink})
+	if !found {
+		return fmt.Errorf("stream %d has no base", st.ID)
+	}
+	has = max(has, old.Start)
+	for _, g := range b.gaps {
+		if g.Start <= has {
+			has = max(has, g.End)
+		}
+	}
+	if st.Start > has {
+		return fmt.Errorf("stream %d was trimmed from %d to %d, a reader of the sink has %d: %+v", st.ID, old.Start, st.Start, has, b)
+	}
+	return nil
+}
+
+// tieringCommand reads
+//
+//	round TABLE ROUND base=ROUND snapshot=S lease=N [sink=S] [grace=MS] PARTITION/BUCKET=OFFSET...
+//	forget-sink TABLE lease=N
+func (st *story) tieringCommand(verb string, args []string) *clusterpb.Command {
+	sinkName := st.text(args, "sink")
+	if sinkName == "" {
+		sinkName = LakeSink
+	}
+	switch verb {
+	case "round":
+		r := TieredRound{
+			Table: mink.TableID(st.num(args[0])), Sink: sinkName, Lease: mink.LeaseEpoch(st.arg(args, "lease")), Round: args[1],
+			BaseRound: st.text(args, "base"), Snapshot: st.text(args, "snapshot"), ReadGraceMs: max(0, st.arg(args, "grace")),
+		}
+		for _, a := range args[2:] {
+			o := BucketOffset{Bucket: mink.BucketRef{Table: r.Table}}
+			if n, _ := fmt.Sscanf(a, "%d/%d=%d", &o.Bucket.Partition, &o.Bucket.Index, &o.Offset); n == 3 {
+				r.Ends = append(r.Ends, o)
+			}
+		}
+		return CommitTieredRoundCommand(r)
+	case "forget-sink":
+		return ForgetDroppedSinkCommand(mink.TableID(st.num(args[0])), sinkName, mink.LeaseEpoch(st.arg(args, "lease")))
+	}
+	return nil
+}
+
+func dumpTiering(s *State) (out []string) {
+	for t := range s.tierings.all() {
+		state := "on"
+		if t.Off {
+			state = "off"
+		}
+		var list []string
+		for _, l := range t.Snapshots {
+			list = append(list, fmt.Sprintf("%s@%d", l.Snapshot, l.CommittedMs))
+		}
+		out = append(out, fmt.Sprintf("tiering %d to %s %s round=%q number=%d lease=%d grace=%d snapshots %v", t.Table, t.Sink, state, t.Round, t.Rounds, t.Fence, t.ReadGraceMs, list))
+	}
+	for b := range s.tiered.all() {
+		var ends []string
+		for _, e := range b.ends {
+			ends = append(ends, fmt.Sprintf("%d:%d", e.round, e.end))
+		}
+		for _, g := range b.gaps {
+			ends = append(ends, fmt.Sprintf("gap[%d,%d)", g.Start, g.End))
+		}
+		out = append(out, strings.TrimRight(fmt.Sprintf("tiered %d to %s base=%d ends %s", b.stream, b.sink, b.base, strings.Join(ends, " ")), " "))
+	}
+	for d := range s.DroppedSinks() {
+		out = append(out, fmt.Sprintf("dropped table %d %s.%s at %s at index %d", d.Table, d.Database, d.Name, d.Sink, d.index))
+	}
+	return out
+}
