@@ -51,7 +51,9 @@ const (
 	wrongSnapshot
 	beginTakesAll // removes staged state of higher fences
 	openEndsRound
-	faults // their number
+	refusesDarkly // a type, and does not say which column has it
+	refusesMost   // of the types
+	faults        // their number
 )
 
 var faultNames = [...]string{
@@ -61,6 +63,7 @@ var faultNames = [...]string{
 	forgetsOffsets: "forgetsOffsets", forgetsTables: "forgetsTables", byName: "byName", oneTable: "oneTable", dropKeepsRound: "dropKeepsRound",
 	dropKeepsRows: "dropKeepsRows", schemaByName: "schemaByName", stagedInMemory: "stagedInMemory", ignoresContext: "ignoresContext",
 	losesLastRow: "losesLastRow", wrongSnapshot: "wrongSnapshot", beginTakesAll: "beginTakesAll", openEndsRound: "openEndsRound",
+	refusesDarkly: "refusesDarkly", refusesMost: "refusesMost",
 }
 
 // TestKitOnRightSinks: what is right passes.
@@ -190,6 +193,14 @@ func (s *memory) change(ctx context.Context, do func() error) error {
 func (s *memory) Open(ctx context.Context, req sink.OpenRequest) (sink.Table, error) {
 	if s.d.Changes == sink.ChangesRefused && len(req.Table.PrimaryKey) > 0 {
 		return nil, fmt.Errorf("table %s has a primary key: %w", req.Table.FullName(), sink.ErrUnimplemented)
+	}
+	for _, f := range req.Table.Schema.Arrow.Fields() {
+		switch {
+		case s.fault == refusesDarkly && arrow.TypeEqual(f.Type, arrow.FixedWidthTypes.Time64ns):
+			return nil, fmt.Errorf("a type cannot be kept: %w", sink.ErrUnimplemented)
+		case s.fault == refusesMost && strings.HasPrefix(f.Name, "Col "):
+			return nil, fmt.Errorf("column %q cannot be kept: %w", f.Name, sink.ErrUnimplemented)
+		}
 	}
 	h := &handle{memory: s, spec: req.Table}
 	err := s.change(ctx, func() error {

@@ -1,0 +1,186 @@
+package lake
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/mink-project/mink/sdk/objstore"
+)
+
+// Limits of the Parquet files.
+const (
+	rowGroupBytes = 32 << 20  // encoded; a row group is in memory until it is full
+	rowGroupRows  = 1 << 20   // at most
+	sliceBytes    = 4 << 20   // of Arrow memory that is encoded at once
+	statsBytes    = 1 << 10   // longer values have no statistics
+	targetBytes   = 128 << 20 // of a file
+)
+
+// fileKind is one kind of Parquet files of one bucket in one round.
+type fileKind struct {
+	content   iceberg.ManifestEntryContent
+	schema    *iceberg.Schema // of the file
+	arrow     *arrow.Schema   // the same, with field ids in the metadata
+	spec      iceberg.PartitionSpec
+	values    map[int]any // by partition field id
+	equality  []int       // of equality deletes
+	sortOrder int
+	version   int // of the table's format
+	props     *parquet.WriterProperties
+	reference *string // the only file that position deletes name
+}
+
+// newFileKind prepares the properties of the writer.
+func newFileKind(content iceberg.ManifestEntryContent, ice *iceberg.Schema) (fileKind, error) {
+	as, err := table.SchemaToArrowSchema(ice, nil, true, false)
+	if err != nil {
+		return fileKind{}, fmt.Errorf("lake schema as Arrow: %w", err)
+	}
+	props, err := writerProperties(as)
+	return fileKind{content: content, schema: ice, arrow: as, props: props}, err
+}
+
+// writerProperties: level 1 is where zstd pays, and dictionaries stay only where
+// they make a column smaller.
+func writerProperties(as *arrow.Schema) (*parquet.WriterProperties, error) {
+	options := []parquet.WriterProperty{
+		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1),
+		parquet.WithDataPageVersion(parquet.DataPageV1), parquet.WithDictionaryDefault(true),
+		parquet.WithMaxRowGroupLength(rowGroupRows), parquet.WithMaxStatsSize(statsBytes),
+		parquet.WithStoreDecimalAsInteger(true), parquet.WithCreatedBy("mink"),
+	}
+	ps, err := pqarrow.ToParquet(as, parquet.NewWriterProperties(options...), pqarrow.DefaultWriterProps())
+	if err != nil {
+		return nil, fmt.Errorf("lake schema as Parquet: %w", err)
+	}
+	for i := range ps.NumColumns() {
+		options = append(options, parquet.WithDictionaryCostFallbackPath(ps.Column(i).ColumnPath(), true))
+	}
+	return parquet.NewWriterProperties(options...), nil
+}
+
+// fileWriter writes the files of one kind, one after the other, each up to about
+// the target size. Not safe for concurrent use.
+type fileWriter struct {
+	fileKind
+	ctx    context.Context
+	store  objstore.Store
+	mem    memory.Allocator
+	name   func() (key, location string) // of the next file
+	target int64
+
+	up       *upload
+	w        *pqarrow.FileWriter
+	location string
+	done     []iceberg.DataFile
+	rows     int64 // of the open file
+}
+
+// Write adds rows of the kind's Arrow schema.
+func (w *fileWriter) Write(batch arrow.RecordBatch) error {
+	rows := batch.NumRows()
+	if rows == 0 {
+		return nil
+	}
+	step := max(1, rows*sliceBytes/max(sliceBytes, bytesOf(batch)))
+	for start := int64(0); start < rows; start += step {
+		if err := w.writeSlice(batch.NewSlice(start, min(rows, start+step))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *fileWriter) writeSlice(batch arrow.RecordBatch) error {
+	defer batch.Release()
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	if w.w == nil {
+		if err := w.open(); err != nil {
+			return err
+		}
+	}
+	if w.w.RowGroupTotalBytesWritten() >= rowGroupBytes {
+		if err := w.w.NewBufferedRowGroupChecked(); err != nil {
+			return fmt.Errorf("write %s: %w", w.location, err)
+		}
+	}
+	if err := w.w.WriteBuffered(batch); err != nil {
+		return fmt.Errorf("write %s: %w", w.location, err)
+	}
+	w.rows += batch.NumRows()
+	if w.up.size+w.w.RowGroupTotalCompressedBytes() >= w.target {
+		return w.finish()
+	}
+	return nil
+}
+
+func (w *fileWriter) open() error {
+	key, location := w.name()
+	w.location, w.up, w.rows = location, newUpload(w.ctx, w.store, key), 0
+	fw, err := pqarrow.NewFileWriter(w.arrow, w.up, w.props, pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(w.mem)))
+	if err != nil {
+		w.up.abort()
+		return fmt.Errorf("write %s: %w", location, err)
+	}
+	w.w = fw
+	return nil
+}
+
+// finish ends the open file, if there is one.
+func (w *fileWriter) finish() error {
+	if w.w == nil {
+		return nil
+	}
+	pw := w.w
+	w.w = nil
+	if err := pw.Close(); err != nil {
+		w.up.abort()
+		return fmt.Errorf("write %s: %w", w.location, err)
+	}
+	meta, err := pw.FileMetadata()
+	if err != nil {
+		w.up.abort()
+		return fmt.Errorf("write %s: %w", w.location, err)
+	}
+	size := w.up.size
+	if err := w.up.done(); err != nil {
+		w.up.abort()
+		return err
+	}
+	file, err := table.DataFileFromMetadata(table.DataFileArgs{
+		Schema: w.schema, Spec: w.spec, Format: iceberg.ParquetFile, Metadata: meta, FilePath: w.location, FileSize: size, Content: w.content,
+		PartitionValues: w.values, SortOrderID: w.sortOrder, EqualityFieldIDs: w.equality, FormatVersion: w.version, ReferencedDataFile: w.reference,
+	})
+	if err != nil {
+		return fmt.Errorf("statistics of %s: %w", w.location, err)
+	}
+	w.done = append(w.done, file)
+	return nil
+}
+
+// abort drops the open file; finished ones stay for the round's cleanup.
+func (w *fileWriter) abort() {
+	if w.w != nil {
+		w.w, _ = nil, w.w.Close()
+		w.up.abort()
+	}
+}
+
+// bytesOf is about how much memory the rows of a batch take.
+func bytesOf(batch arrow.RecordBatch) int64 {
+	var n int64
+	for _, c := range batch.Columns() {
+		n += int64(c.Data().SizeInBytes())
+	}
+	return n
+}

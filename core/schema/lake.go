@@ -1,0 +1,92 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// LakeTimeDigits is the finest that Iceberg's time, and its timestamp up to format
+// version 2, can keep: microseconds.
+const LakeTimeDigits = 6
+
+// CheckLake refuses what an Iceberg table cannot keep exactly, naming the column:
+// it is asked before the option lake is set, and at every change of the columns
+// after it. d is normalized and valid.
+//
+//	TIME(7..9)                     Iceberg's time has microseconds
+//	TIMESTAMP(7..9)                needs format version 3, which has no position delete files
+//	FLOAT, DOUBLE in the key       equality deletes cannot name them; lake_deletes = position can
+//	FLOAT, DOUBLE partition keys   a file's partition value must equal itself
+//	names that collide as paths    "a.b" beside a field b of a: Iceberg finds fields by path
+func (d *Descriptor) CheckLake() error {
+	position := len(d.PrimaryKey) > 0 && d.Options["lake_deletes"] == "position"
+	for _, c := range d.Schema.Columns {
+		if err := checkLakeType(c.Type, c.Name, position); err != nil {
+			return fmt.Errorf("table %s: %w", d.Name(), err)
+		}
+		float := c.Type.Kind == Float || c.Type.Kind == Double
+		switch {
+		case !float:
+		case slices.Contains(d.PartitionKeys, c.Name):
+			return fmt.Errorf("table %s: %w", d.Name(), lakeError(c.Name, "%s cannot be a partition key of a lake table", c.Type))
+		case slices.Contains(d.PrimaryKey, c.Name) && !position:
+			return fmt.Errorf("table %s: %w", d.Name(), lakeError(c.Name, "equality deletes of Iceberg cannot name a %s, which is in the primary key; set lake_deletes = position", c.Type.Nullable()))
+		}
+	}
+	paths := map[string]bool{}
+	for _, c := range d.Schema.Columns {
+		if err := checkLakePaths(paths, c.Name, c.Type); err != nil {
+			return fmt.Errorf("table %s: %w", d.Name(), err)
+		}
+	}
+	return nil
+}
+
+// LakeNeedsV3 says whether the columns need Iceberg's format version 3.
+func (s *Schema) LakeNeedsV3() bool {
+	fine := func(t Type) bool {
+		return (t.Kind == Timestamp || t.Kind == TimestampLTZ) && t.Precision > LakeTimeDigits
+	}
+	for _, c := range s.Columns {
+		needs := fine(c.Type)
+		eachField(c.Type, func(f *Field) { needs = needs || fine(f.Type) })
+		if needs {
+			return true
+		}
+	}
+	return false
+}
+
+func lakeError(path, rule string, args ...any) error {
+	return fmt.Errorf("%w by the lake: column %q: %s", mink.ErrUnsupported, path, fmt.Sprintf(rule, args...))
+}
+
+func checkLakeType(t Type, path string, position bool) error {
+	switch {
+	case t.Kind == Time && t.Precision > LakeTimeDigits:
+		return lakeError(path, "Iceberg's time has microseconds and would cut %s; use TIME(%d), or BIGINT", t, LakeTimeDigits)
+	case position && (t.Kind == Timestamp || t.Kind == TimestampLTZ) && t.Precision > LakeTimeDigits:
+		return lakeError(path, "%s needs Iceberg's format version 3, which has no position delete files; use precision %d, or lake_deletes = equality", t, LakeTimeDigits)
+	}
+	for _, f := range t.Fields {
+		if err := checkLakeType(f.Type, path+"."+f.Name, position); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkLakePaths(seen map[string]bool, path string, t Type) error {
+	if seen[path] {
+		return lakeError(path, "two fields have this path, and Iceberg finds fields by their path; rename one")
+	}
+	seen[path] = true
+	for _, f := range t.Fields {
+		if err := checkLakePaths(seen, path+"."+f.Name, f.Type); err != nil {
+			return err
+		}
+	}
+	return nil
+}
