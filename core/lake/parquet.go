@@ -67,9 +67,9 @@ func writerProperties(as *arrow.Schema) (*parquet.WriterProperties, error) {
 	return parquet.NewWriterProperties(options...), nil
 }
 
-// fileWriter writes the files of one kind, one after the other, each up to about
+// parquetWriter writes the files of one kind, one after the other, each up to about
 // the target size. Not safe for concurrent use.
-type fileWriter struct {
+type parquetWriter struct {
 	fileKind
 	ctx    context.Context
 	store  objstore.Store
@@ -85,7 +85,7 @@ type fileWriter struct {
 }
 
 // Write adds rows of the kind's Arrow schema.
-func (w *fileWriter) Write(batch arrow.RecordBatch) error {
+func (w *parquetWriter) Write(batch arrow.RecordBatch) error {
 	rows := batch.NumRows()
 	if rows == 0 {
 		return nil
@@ -99,7 +99,7 @@ func (w *fileWriter) Write(batch arrow.RecordBatch) error {
 	return nil
 }
 
-func (w *fileWriter) writeSlice(batch arrow.RecordBatch) error {
+func (w *parquetWriter) writeSlice(batch arrow.RecordBatch) error {
 	defer batch.Release()
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (w *fileWriter) writeSlice(batch arrow.RecordBatch) error {
 	return nil
 }
 
-func (w *fileWriter) open() error {
+func (w *parquetWriter) open() error {
 	key, location := w.name()
 	w.location, w.up, w.rows = location, newUpload(w.ctx, w.store, key), 0
 	fw, err := pqarrow.NewFileWriter(w.arrow, w.up, w.props, pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(w.mem)))
@@ -137,7 +137,7 @@ func (w *fileWriter) open() error {
 }
 
 // finish ends the open file, if there is one.
-func (w *fileWriter) finish() error {
+func (w *parquetWriter) finish() error {
 	if w.w == nil {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (w *fileWriter) finish() error {
 }
 
 // abort drops the open file; finished ones stay for the round's cleanup.
-func (w *fileWriter) abort() {
+func (w *parquetWriter) abort() {
 	if w.w != nil {
 		w.w, _ = nil, w.w.Close()
 		w.up.abort()

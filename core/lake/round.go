@@ -35,7 +35,7 @@ type bucketRound struct {
 	end    mink.Offset // of what was written
 	values map[int]any // of the partition, once a row was seen
 	n      int         // files that were named
-	files  *fileWriter // of a log table
+	files  *parquetWriter // of a log table
 	fold   *fold       // of a primary-key table
 }
 
@@ -114,10 +114,10 @@ func (r *round) add(ctx context.Context, req sink.WriteRequest) error {
 }
 
 // newFiles writes files of one kind of the current bucket.
-func (r *round) newFiles(ctx context.Context, kind fileKind, suffix string) *fileWriter {
+func (r *round) newFiles(ctx context.Context, kind fileKind, suffix string) *parquetWriter {
 	b := r.bucket
 	kind.values = b.values
-	return &fileWriter{fileKind: kind, ctx: ctx, store: r.t.store, mem: r.t.sink.cfg.Allocator, target: r.t.sink.cfg.FileBytes, name: func() (string, string) {
+	return &parquetWriter{fileKind: kind, ctx: ctx, store: r.t.store, mem: r.t.sink.cfg.Allocator, target: r.t.sink.cfg.FileBytes, name: func() (string, string) {
 		key := r.t.dir + fileName(r.req.Round, b.ref, b.n, suffix)
 		b.n++
 		return key, r.t.sink.w.Location(key)
