@@ -32,11 +32,11 @@ type round struct {
 // bucketRound is the bucket that is being written.
 type bucketRound struct {
 	ref    mink.BucketRef
-	end    mink.Offset // of what was written
-	values map[int]any // of the partition, once a row was seen
-	n      int         // files that were named
+	end    mink.Offset    // of what was written
+	values map[int]any    // of the partition, once a row was seen
+	n      int            // files that were named
 	files  *parquetWriter // of a log table
-	fold   *fold       // of a primary-key table
+	fold   *fold          // of a primary-key table
 }
 
 func (t *lakeTable) newRound(req sink.BeginRoundRequest, tbl *table.Table) (*round, error) {
