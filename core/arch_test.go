@@ -103,6 +103,7 @@ var doors = map[string][]string{
 	"github.com/prometheus/client_golang": {"core/ops"},
 	"github.com/hashicorp/go-plugin":      {"sdk/plugin", "sdk/host"},
 	"github.com/spf13/cobra":              {"cmd/mink"},
+	"github.com/alecthomas/participle":    {"core/schema/predicate"},
 	"github.com/knadh/koanf":              {"core/server"},
 	"github.com/aws":                      {"plugins/objstore-s3"},
 	"cloud.google.com/go":                 {"plugins/objstore-gcs"},
