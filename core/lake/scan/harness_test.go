@@ -37,7 +37,9 @@ type lake struct {
 	meta  table.Metadata
 }
 
-func (l *lake) LoadTable(context.Context, table.Identifier) (*table.Table, error) { return l.table, nil }
+func (l *lake) LoadTable(context.Context, table.Identifier) (*table.Table, error) {
+	return l.table, nil
+}
 
 func (l *lake) CommitTable(_ context.Context, _ table.Identifier, requirements []table.Requirement, updates []table.Update) (table.Metadata, string, error) {
 	for _, r := range requirements {
