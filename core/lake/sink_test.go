@@ -15,5 +15,5 @@ func TestConformance(t *testing.T) {
 		return sinktest.Target{Start: func(context.Context) (sink.Sink, func(), error) {
 			return newSink(w, SinkConfig{}), func() {}, nil // a sink that nobody can stop
 		}}
-	}, "Changes", "Snapshot", "KilledBetweenCallsChanges", "KilledAnywhere", "SchemaChangePrimaryKey")
+	})
 }
