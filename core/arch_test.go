@@ -53,6 +53,7 @@ var rank = map[string]int{
 	"core/tablet":             3,
 	"core/builtin/dirstore":   3,
 	"core/builtin/memstore":   3,
+	"core/builtin/sqlcatalog": 3,
 	"core/lake":               3,
 	"core/storescan":          4,
 	"core/node":               4,
@@ -95,8 +96,8 @@ var proving = []string{
 
 // doors lists, for each heavy dependency, the only packages that may import it.
 var doors = map[string][]string{
-	"github.com/jackc/pgx":                {"core/metalog/sqllog"},
-	"modernc.org/sqlite":                  {"core/metalog/sqllog"},
+	"github.com/jackc/pgx":                {"core/metalog/sqllog", "core/builtin/sqlcatalog"}, // the lake's catalog is in the cluster's database
+	"modernc.org/sqlite":                  {"core/metalog/sqllog", "core/builtin/sqlcatalog"}, // or in a file beside it, laid out as other clients read it
 	"github.com/cockroachdb/pebble":       {"core/tablet/kv"},
 	"github.com/apache/iceberg-go":        {"core/lake"},
 	"github.com/twmb/franz-go":            {"core/kafka", "cmd/mink"},

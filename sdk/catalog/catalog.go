@@ -1,7 +1,7 @@
-// Package catalog is the DRAFT of the contract of lake catalogs: where Mink
-// registers the Iceberg tables that it writes, such as a REST catalog or Glue. It
-// is experimental: nothing uses it yet, no conformance kit proves it, and it will
-// change until both are there.
+// Package catalog is the contract of lake catalogs: where Mink registers the Iceberg
+// tables that it writes. The node's own is in SQLite or Postgres
+// (core/builtin/sqlcatalog); catalogtest is the conformance kit. It is experimental
+// while no catalog runs as a plugin: what plugins need may change it.
 //
 // A catalog maps a table's name to the location of its newest metadata, and
 // changes that mapping by compare-and-swap. There are two kinds, and Description
@@ -19,7 +19,9 @@ package catalog
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/mink-project/mink/sdk/mink"
@@ -41,6 +43,9 @@ var (
 	ErrUnknownOutcome = objstore.ErrUnknownOutcome // it may have happened, or may yet: load the table and look
 	ErrCorrupt        = objstore.ErrCorrupt        // what the catalog holds fails its checks
 	ErrUnimplemented  = objstore.ErrUnimplemented  // the catalog cannot do this at all
+
+	// ErrNotEmpty: the namespace has tables or namespaces below it.
+	ErrNotEmpty = errors.New("namespace is not empty")
 )
 
 // Commit is how a catalog changes a table.
@@ -72,6 +77,9 @@ type Identifier struct {
 	Name      string
 }
 
+// String joins the levels with dots, for messages.
+func (i Identifier) String() string { return strings.Join(i.Namespace, ".") + "." + i.Name }
+
 // Catalog is what every catalog does. Each is a Committer or a Swapper besides.
 type Catalog interface {
 	// Describe answers the same for the life of the catalog. It does not block.
@@ -80,6 +88,24 @@ type Catalog interface {
 	// CreateNamespace makes a namespace and those above it. One that is there is no
 	// error, and keeps its properties.
 	CreateNamespace(ctx context.Context, req CreateNamespaceRequest) (CreateNamespaceResponse, error)
+
+	// LoadNamespace answers a namespace's properties, or ErrNotExist.
+	LoadNamespace(ctx context.Context, req LoadNamespaceRequest) (LoadNamespaceResponse, error)
+
+	// UpdateNamespace sets and removes properties in one step. ErrNotExist;
+	// ErrInvalid when a property is to be both set and removed.
+	UpdateNamespace(ctx context.Context, req UpdateNamespaceRequest) (UpdateNamespaceResponse, error)
+
+	// DropNamespace: ErrNotExist, ErrNotEmpty.
+	DropNamespace(ctx context.Context, req DropNamespaceRequest) (DropNamespaceResponse, error)
+
+	// ListNamespaces answers the namespaces one level below the parent, in byte order
+	// of their names. A parent that is absent is ErrNotExist.
+	ListNamespaces(ctx context.Context, req ListNamespacesRequest) (ListNamespacesResponse, error)
+
+	// ListTables answers the names of a namespace's tables, in byte order. A namespace
+	// that is absent is ErrNotExist.
+	ListTables(ctx context.Context, req ListTablesRequest) (ListTablesResponse, error)
 
 	// LoadTable answers a table's newest metadata. What it answers is what a commit
 	// that was acknowledged before made of the table, or something newer.
@@ -94,7 +120,8 @@ type Catalog interface {
 	// asked for and the catalog does that. A table that is absent is ErrNotExist.
 	DropTable(ctx context.Context, req DropTableRequest) (DropTableResponse, error)
 
-	// RenameTable: ErrAlreadyExists when the new name is taken.
+	// RenameTable: ErrNotExist when the table, or the namespace of its new name, is
+	// absent, ErrAlreadyExists when the new name is taken. The files stay where they are.
 	RenameTable(ctx context.Context, req RenameTableRequest) (RenameTableResponse, error)
 
 	// Close frees what the catalog holds. Closing twice is allowed.
@@ -112,7 +139,8 @@ type Committer interface {
 // Swapper is the companion of catalogs that keep a pointer.
 type Swapper interface {
 	// SwapMetadata makes the pointer lead to another metadata file if it leads to
-	// the expected one, else ErrConflict.
+	// the expected one, else ErrConflict; ErrNotExist when there is no such table.
+	// Nothing is tried again by the catalog.
 	SwapMetadata(ctx context.Context, req SwapMetadataRequest) (SwapMetadataResponse, error)
 }
 
@@ -122,8 +150,57 @@ type CreateNamespaceRequest struct {
 	Properties map[string]string
 }
 
-// CreateNamespaceResponse has no fields yet.
-type CreateNamespaceResponse struct{}
+// CreateNamespaceResponse says what was done.
+type CreateNamespaceResponse struct{ Existed bool }
+
+// LoadNamespaceRequest names the namespace.
+type LoadNamespaceRequest struct{ Namespace []string }
+
+// LoadNamespaceResponse is a namespace's state.
+type LoadNamespaceResponse struct{ Properties map[string]string }
+
+// UpdateNamespaceRequest is a change of a namespace's properties.
+type UpdateNamespaceRequest struct {
+	Namespace []string
+	Set       map[string]string
+	Remove    []string
+}
+
+// UpdateNamespaceResponse names the properties that were removed, in order; those
+// that were not there are left out.
+type UpdateNamespaceResponse struct{ Removed []string }
+
+// DropNamespaceRequest names the namespace.
+type DropNamespaceRequest struct{ Namespace []string }
+
+// DropNamespaceResponse has no fields yet.
+type DropNamespaceResponse struct{}
+
+// ListNamespacesRequest asks for one page.
+type ListNamespacesRequest struct {
+	Parent     []string // none: the namespaces of the first level
+	StartAfter string   // the last level of a namespace; exclusive; "": from the start
+	Limit      int      // 0: the catalog's page
+}
+
+// ListNamespacesResponse is one page.
+type ListNamespacesResponse struct {
+	Namespaces [][]string // with all their levels
+	More       bool       // go on after the last one's last level
+}
+
+// ListTablesRequest asks for one page.
+type ListTablesRequest struct {
+	Namespace  []string
+	StartAfter string // a table's name; exclusive; "": from the start
+	Limit      int    // 0: the catalog's page
+}
+
+// ListTablesResponse is one page.
+type ListTablesResponse struct {
+	Names []string
+	More  bool // go on after the last name
+}
 
 // LoadTableRequest names the table.
 type LoadTableRequest struct {
