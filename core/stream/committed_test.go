@@ -365,4 +365,3 @@ func TestReadCommittedBesideEverything(t *testing.T) {
 		w.valid()
 	})
 }
-

@@ -138,7 +138,7 @@ func (l *Log) AppendKafka(batch []byte, a KafkaAppend) (*Pending, error) {
 	h.SchemaID = set.current()
 	p, err := l.submit(&entry{header: h, kafka: batch, logAppendTime: opts.LogAppendTime})
 	if err == nil && !p.res.Duplicate {
-		l.badAt(p.res.First, bad)
+		l.noteBad(bad.at(p.res.First))
 	}
 	return p, err
 }

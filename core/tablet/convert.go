@@ -102,42 +102,21 @@ func (l *Log) Rows(b record.Batch, columns []int) (rows arrow.RecordBatch, skip 
 	if err != nil {
 		return nil, nil, err
 	}
-	var bad badRecords
-	var gone []kafkabatch.DeltaRun
-	switch {
-	case b.Count() == 0:
-		rows, err = choose(noRows(lay.Schema()), columns)
-		return rows, nil, err
-	case b.Encoding() == record.EncodingKafka:
-		err = l.codecs.withKafka(func(d *kafkabatch.Decoder) error {
-			var all arrow.RecordBatch
-			var err error
-			if lay.topic {
-				all, gone, err = rawRows(lay, kafkabatch.View(b.Kafka()), d)
-			} else {
-				all, bad, err = lay.jsonRows(kafkabatch.View(b.Kafka()), d)
-			}
-			if err != nil {
-				return err
-			}
-			rows, err = choose(all, columns)
-			return err
-		})
-	default:
-		err = l.codecs.withArrow(func(d *arrowipc.Decoder) error {
-			meta, body := b.Arrow()
-			rows, err = d.Decode(lay.Layout, meta, body, columns)
-			return err
-		})
-	}
+	rows, skip, err = lay.rows(l.codecs, b, columns)
 	if err != nil {
 		return nil, nil, l.quarantined(b, err)
 	}
-	skip = l.badAt(b.BaseOffset(), bad)
-	for _, r := range gone {
-		skip = append(skip, Quarantined{First: b.BaseOffset() + mink.Offset(r.First), Last: b.BaseOffset() + mink.Offset(r.Last), Encoding: record.EncodingKafka})
-	}
+	l.noteBad(skip)
 	return rows, skip, nil
+}
+
+// noteBad keeps those of the ranges that are quarantined.
+func (l *Log) noteBad(skip []Quarantined) {
+	for _, q := range skip {
+		if q.Why != "" {
+			l.quarantine.add(q, l.cfg.QuarantineMax)
+		}
+	}
 }
 
 // rawRows are the four columns of a topic, and the offsets whose row only keeps a place.
@@ -209,15 +188,12 @@ func (l *Log) Message(b record.Batch, columns []int) (arrowipc.Cut, error) {
 	return arrowipc.Cut{Metadata: meta, Body: [][]byte{body}, BodyLen: int64(len(body))}, nil
 }
 
-// quarantined turns what is wrong with a stored batch into a QuarantineError;
-// a wrong column number of the caller's is passed on.
+// quarantined notes a stored batch that cannot be decoded; see cannotDecode.
 func (l *Log) quarantined(b record.Batch, err error) error {
-	var bad *record.BatchError
-	if !errors.As(err, &bad) {
-		return fmt.Errorf("bucket %s, offset %d: %w", l.cfg.Bucket, b.BaseOffset(), err)
+	if errors.As(err, new(*record.BatchError)) {
+		l.poisoned(b, err)
 	}
-	l.poisoned(b, err)
-	return &QuarantineError{Bucket: l.cfg.Bucket, First: b.BaseOffset(), Last: b.LastOffset(), Why: err.Error()}
+	return cannotDecode(l.cfg.Bucket, b, err)
 }
 
 func (l *Log) poisoned(b record.Batch, err error) {

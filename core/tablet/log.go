@@ -11,9 +11,6 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/record"
-	"github.com/mink-project/mink/core/record/arrowipc"
-	"github.com/mink-project/mink/core/record/jsonrow"
-	"github.com/mink-project/mink/core/record/kafkabatch"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/stream/plan"
@@ -58,13 +55,6 @@ func (s engineStream) Append(r stream.AppendRequest) (Ticket, error) {
 
 // OnStream makes a Stream of the engine's.
 func OnStream(s *stream.Stream) Stream { return engineStream{s} }
-
-// layout is one schema version, compiled.
-type layout struct {
-	*arrowipc.Layout
-	topic bool         // the four columns of a Kafka topic: its values are raw
-	json  *valueReader // else what reads Kafka values as rows
-}
 
 // settings is what Reconfigure replaces.
 type settings struct {
@@ -194,18 +184,9 @@ func (l *Log) Reconfigure(cfg Config) error {
 		next.layouts = slices.Clone(old.layouts)
 	}
 	for _, s := range cfg.Schemas[min(len(next.layouts), len(cfg.Schemas)):] {
-		as := s.Arrow()
-		a, err := arrowipc.NewLayout(as)
+		lay, err := newLayout(s)
 		if err != nil {
-			return fmt.Errorf("bucket %s, schema %d: %w", l.cfg.Bucket, s.ID, err)
-		}
-		topic := schema.IsKafkaTopic(s)
-		if topic {
-			a = a.WithTimestamp(kafkabatch.ColTimestamp)
-		}
-		lay := &layout{Layout: a, topic: topic}
-		if !topic {
-			lay.json = &valueReader{mapper: jsonrow.New(as)}
+			return fmt.Errorf("bucket %s: %w", l.cfg.Bucket, err)
 		}
 		next.layouts = append(next.layouts, lay)
 	}

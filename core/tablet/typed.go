@@ -136,15 +136,14 @@ func (b *badRecords) add(delta int32, err error) {
 	*b = append(*b, badRun{delta, delta, why})
 }
 
-// badAt counts the bad records of a batch that begins at base.
-func (l *Log) badAt(base mink.Offset, bad badRecords) []Quarantined {
-	if len(bad) == 0 {
+// at places the runs in a batch that begins at base.
+func (b badRecords) at(base mink.Offset) []Quarantined {
+	if len(b) == 0 {
 		return nil
 	}
-	out := make([]Quarantined, len(bad))
-	for i, r := range bad {
+	out := make([]Quarantined, len(b))
+	for i, r := range b {
 		out[i] = Quarantined{base + mink.Offset(r.first), base + mink.Offset(r.last), record.EncodingKafka, r.why}
-		l.quarantine.add(out[i], l.cfg.QuarantineMax)
 	}
 	return out
 }
