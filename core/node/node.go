@@ -48,6 +48,7 @@ type Node struct {
 	last       mink.NodeEpoch  // the newest one this process registered; Run's own
 	nonces     map[uint64]bool // of its registrations, also of those without an answer; Run's own
 	kv         kvHome
+	source     Source
 
 	mu struct {
 		sync.Mutex
@@ -63,6 +64,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, deps: deps, logger: deps.Logger.With("node", cfg.NodeID), started: time.Now(), nonces: map[uint64]bool{}, groupsFull: rate.Sometimes{Interval: 10 * time.Second}}
 	n.mu.changed = make(chan struct{})
+	n.source.node = n
 	return n, nil
 }
 
