@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"github.com/mink-project/mink/sdk/objstore"
@@ -18,9 +19,13 @@ type file struct {
 	info     objstore.ObjectInfo
 	at       int64 // of Read and Seek
 
-	once  sync.Once
-	whole []byte // of a small file, once something was read
-	err   error  // of reading it
+	entire bool // read whole whatever its size
+	once   sync.Once
+	whole  []byte // of a small file, once something was read
+	err    error  // of reading it
+
+	mu     sync.Mutex
+	blocks []*block // the one used last at the end
 }
 
 func (f *file) Stat() (fs.FileInfo, error) { return fileInfo{f.info}, nil }
@@ -65,17 +70,69 @@ func (f *file) ReadAt(p []byte, offset int64) (int, error) {
 	if n < int64(len(p)) {
 		err = io.EOF
 	}
-	if f.info.Size <= wholeMax {
+	switch {
+	case f.entire || f.info.Size <= wholeMax:
 		if readErr := f.readWhole(); readErr != nil {
 			return 0, readErr
 		}
 		return copy(p, f.whole[offset:offset+n]), err
+	case f.files.local || n >= blockBytes:
+		got, readErr := f.get(objstore.GetRangeRequest{Key: f.info.Key, Offset: offset, Length: n, Into: p[:n:n]})
+		if readErr != nil {
+			return 0, readErr
+		}
+		return copy(p, got.Data), err
 	}
-	got, readErr := f.get(objstore.GetRangeRequest{Key: f.info.Key, Offset: offset, Length: n, Into: p[:n:n]})
-	if readErr != nil {
-		return 0, readErr
+	for done := int64(0); done < n; {
+		block, readErr := f.block((offset + done) / blockBytes)
+		if readErr != nil {
+			return int(done), readErr
+		}
+		done += int64(copy(p[done:n], block[(offset+done)%blockBytes:]))
 	}
-	return copy(p, got.Data), err
+	return int(n), err
+}
+
+// A Parquet file is read a column chunk at a time, and the chunks of narrow columns are
+// small: over a network they are read as blocks, of which the last few are kept.
+const (
+	blockBytes = 2 << 20
+	blocksMax  = 4
+)
+
+type block struct {
+	index int64
+	once  sync.Once
+	data  []byte
+	err   error
+}
+
+func (f *file) block(index int64) ([]byte, error) {
+	f.mu.Lock()
+	i := slices.IndexFunc(f.blocks, func(b *block) bool { return b.index == index })
+	var b *block
+	if i >= 0 {
+		b = f.blocks[i]
+		f.blocks = slices.Delete(f.blocks, i, i+1)
+	} else {
+		b = &block{index: index}
+		if len(f.blocks) == blocksMax {
+			f.blocks = slices.Delete(f.blocks, 0, 1)
+		}
+	}
+	f.blocks = append(f.blocks, b)
+	f.mu.Unlock()
+	b.once.Do(func() {
+		offset := index * blockBytes
+		got, err := f.get(objstore.GetRangeRequest{Key: f.info.Key, Offset: offset, Length: min(blockBytes, f.info.Size-offset)})
+		b.data, b.err = got.Data, err
+	})
+	if b.err != nil { // the next read asks again
+		f.mu.Lock()
+		f.blocks = slices.DeleteFunc(f.blocks, func(o *block) bool { return o == b })
+		f.mu.Unlock()
+	}
+	return b.data, b.err
 }
 
 func (f *file) readWhole() error {
@@ -87,7 +144,7 @@ func (f *file) readWhole() error {
 }
 
 func (f *file) get(req objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
-	got, err := f.files.store.GetRange(f.files.ctx, req)
+	got, err := f.files.get(f.files.ctx, req)
 	if err != nil {
 		return got, pathError("read", f.location, err)
 	}

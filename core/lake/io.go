@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	iceio "github.com/apache/iceberg-go/io"
@@ -40,7 +44,11 @@ func NewRoot(uri string) (Root, error) {
 	case scheme == "file":
 		rest = path.Clean(rest)
 	}
-	return Root{uri: scheme + "://" + strings.TrimRight(rest, "/")}, nil
+	uri = scheme + "://" + strings.TrimRight(rest, "/")
+	if u, err := url.Parse(uri + "/"); err != nil || u.JoinPath("x").String() != uri+"/x" {
+		return Root{}, fmt.Errorf("lake root %q: %w: it has characters that are escaped in URIs, which engines do each in their own way; use a path of letters, digits, - _ . and /", uri, objstore.ErrInvalid)
+	}
+	return Root{uri: uri}, nil
 }
 
 // String is the URI, without a slash at its end.
@@ -90,12 +98,48 @@ func (r Root) spell(location string) string {
 // a second write of the same name succeeds only with the same bytes. Safe for
 // concurrent use.
 type Files struct {
-	store objstore.Store
-	root  Root
+	store  objstore.Store
+	root   Root
+	local  bool // no price and no latency for each request
+	cached *cache[[]byte]
+	counts struct{ gets, heads, puts, deletes, bytesRead, bytesWritten, hits atomic.Int64 }
 }
 
+// filesCacheMax is the memory for small files when nobody says.
+const filesCacheMax = 32 << 20
+
 // NewFiles reads and writes the store, whose URI is root.
-func NewFiles(store objstore.Store, root Root) *Files { return &Files{store: store, root: root} }
+func NewFiles(store objstore.Store, root Root) *Files {
+	return &Files{store: store, root: root, local: store.Capabilities().Local, cached: newCache[[]byte](filesCacheMax)}
+}
+
+// FileStats counts what was asked of the store since the start.
+type FileStats struct {
+	Gets, Heads, Puts, Deletes int64 // requests; a delete is of up to objstore.DeleteMax files
+	BytesRead, BytesWritten    int64
+	CacheHits                  int64 // small files that were in memory
+}
+
+// Stats reads the counters.
+func (f *Files) Stats() FileStats {
+	c := &f.counts
+	return FileStats{
+		Gets: c.gets.Load(), Heads: c.heads.Load(), Puts: c.puts.Load(), Deletes: c.deletes.Load(),
+		BytesRead: c.bytesRead.Load(), BytesWritten: c.bytesWritten.Load(), CacheHits: c.hits.Load(),
+	}
+}
+
+func (f *Files) get(ctx context.Context, req objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
+	f.counts.gets.Add(1)
+	got, err := f.store.GetRange(ctx, req)
+	f.counts.bytesRead.Add(int64(len(got.Data)))
+	return got, err
+}
+
+func (f *Files) head(ctx context.Context, key string) (objstore.ObjectInfo, error) {
+	f.counts.heads.Add(1)
+	return f.store.Head(ctx, key)
+}
 
 // With gives the library's interface, whose calls ctx ends.
 func (f *Files) With(ctx context.Context) *BoundFiles { return &BoundFiles{Files: f, ctx: ctx} }
@@ -135,7 +179,13 @@ func (b *BoundFiles) ReadFile(location string) ([]byte, error) {
 	if err != nil {
 		return nil, pathError("open", location, err)
 	}
-	got, err := b.store.GetRange(b.ctx, objstore.GetRangeRequest{Key: key, Length: -1})
+	got, err := b.get(b.ctx, objstore.GetRangeRequest{Key: key, Length: -1})
+	if errors.Is(err, objstore.ErrNotExist) {
+		if f, foreign := b.openForeign(key); foreign == nil {
+			data, err := io.ReadAll(f)
+			return data, errors.Join(err, f.Close())
+		}
+	}
 	if err != nil {
 		return nil, pathError("read", location, err)
 	}
@@ -148,24 +198,94 @@ func (b *BoundFiles) Stat(location string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, pathError("stat", location, err)
 	}
-	info, err := b.store.Head(b.ctx, key)
+	info, err := b.head(b.ctx, key)
+	if errors.Is(err, objstore.ErrNotExist) {
+		if f, foreign := b.openForeign(key); foreign == nil {
+			info, err := f.Stat()
+			return info, errors.Join(err, f.Close())
+		}
+	}
 	if err != nil {
 		return nil, pathError("stat", location, err)
 	}
 	return fileInfo{info}, nil
 }
 
-// Open opens a file to read; one that is absent is found out here.
+// Open opens a file to read; one that is absent is found out here. Metadata and
+// manifests are read whole, in one request, or come from memory; of other files the
+// size is asked, and small ones are read whole when they are read first.
 func (b *BoundFiles) Open(location string) (iceio.File, error) {
 	key, err := b.root.Key(location)
 	if err != nil {
 		return nil, pathError("open", location, err)
 	}
-	info, err := b.store.Head(b.ctx, key)
+	f := &file{files: b, location: location}
+	switch {
+	case !metadataFile(key):
+		f.info, err = b.head(b.ctx, key)
+	default:
+		data, ok := b.cached.get(key)
+		if ok {
+			b.counts.hits.Add(1)
+		} else {
+			var got objstore.GetRangeResponse
+			if got, err = b.get(b.ctx, objstore.GetRangeRequest{Key: key, Length: -1}); err == nil {
+				data = got.Data
+				b.cached.put(key, data, int64(len(data)))
+			}
+		}
+		f.entire = true
+		f.once.Do(func() { f.whole = data })
+		f.info = objstore.ObjectInfo{Key: key, Size: int64(len(data))}
+	}
+	if errors.Is(err, objstore.ErrNotExist) {
+		if f, foreign := b.openForeign(key); foreign == nil {
+			return f, nil
+		}
+	}
 	if err != nil {
 		return nil, pathError("open", location, err)
 	}
-	return &file{files: b, location: location, info: info}, nil
+	return f, nil
+}
+
+// metadataFile: such files are read from the first byte to the last.
+func metadataFile(key string) bool {
+	return strings.HasSuffix(key, ".avro") || strings.HasSuffix(key, ".metadata.json")
+}
+
+// openForeign opens a file that another engine wrote into a directory store under a name
+// which the store itself would spell another way, such as one with capital letters.
+func (f *Files) openForeign(key string) (*os.File, error) {
+	dir, ok := strings.CutPrefix(f.root.uri, "file://")
+	if !ok || !f.local {
+		return nil, objstore.ErrNotExist
+	}
+	opened, err := os.OpenInRoot(dir+"/", filepath.FromSlash(key))
+	if err != nil {
+		return nil, err
+	}
+	if info, err := opened.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(objstore.ErrNotExist, opened.Close())
+	}
+	return opened, nil
+}
+
+// removeForeign is the same for deletion; that there is none is no error.
+func (f *Files) removeForeign(key string) error {
+	opened, err := f.openForeign(key)
+	if err != nil {
+		return nil
+	}
+	name := opened.Name()
+	if err := opened.Close(); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(strings.TrimPrefix(f.root.uri, "file://") + "/")
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return errors.Join(root.Remove(filepath.FromSlash(key)), root.Close())
 }
 
 // WriteFile writes a new file.
@@ -186,12 +306,14 @@ func (b *BoundFiles) WriteFile(location string, p []byte) error {
 func (f *Files) writeNew(ctx context.Context, key string, p []byte) error {
 	req := objstore.PutRequest{Key: key, Chunks: [][]byte{p}, CreateOnly: true, CRC32C: objstore.Checksum(p), HasCRC32C: true}
 	for attempt := 1; ; attempt++ {
+		f.counts.puts.Add(1)
+		f.counts.bytesWritten.Add(int64(len(p)))
 		_, err := f.store.Put(ctx, req)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, objstore.ErrAlreadyExists):
-			got, readErr := f.store.GetRange(ctx, objstore.GetRangeRequest{Key: key, Length: -1})
+			got, readErr := f.get(ctx, objstore.GetRangeRequest{Key: key, Length: -1})
 			if readErr != nil {
 				return errors.Join(objstore.UnknownOutcome("put", key, readErr), err)
 			}
@@ -240,20 +362,45 @@ func (b *BoundFiles) DeleteFiles(ctx context.Context, locations []string) (delet
 		if len(keys) == 0 {
 			continue
 		}
+		b.counts.deletes.Add(1)
 		got, err := b.store.DeleteBatch(ctx, keys)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove %d files of the lake: %w", len(keys), err))
 			continue
 		}
 		for i, location := range asked {
-			if got.Errors[i] != nil {
-				errs = append(errs, pathError("remove", location, got.Errors[i]))
+			b.cached.drop(keys[i])
+			if err := errors.Join(got.Errors[i], b.removeForeign(keys[i])); err != nil {
+				errs = append(errs, pathError("remove", location, err))
 			} else {
 				deleted = append(deleted, location)
 			}
 		}
 	}
 	return deleted, errors.Join(errs...)
+}
+
+// deleteBelow deletes everything below a prefix of keys.
+func (f *Files) deleteBelow(ctx context.Context, prefix string) error {
+	for {
+		page, err := f.store.List(ctx, objstore.ListRequest{Prefix: prefix, Limit: objstore.DeleteMax})
+		if err != nil || len(page.Objects) == 0 {
+			return err
+		}
+		var keys []string
+		for _, o := range page.Objects {
+			keys = append(keys, o.Key)
+			f.cached.drop(o.Key)
+		}
+		f.counts.deletes.Add(1)
+		got, err := f.store.DeleteBatch(ctx, keys)
+		if err := errors.Join(append(got.Errors, err)...); err != nil {
+			return err
+		}
+		if !page.More {
+			return nil
+		}
+	}
 }
 
 type fileInfo struct{ objstore.ObjectInfo }

@@ -31,7 +31,7 @@ const (
 
 // tableDir is the directory of a table, with a slash at its end.
 func tableDir(spec sink.TableSpec) string {
-	return fmt.Sprintf("lake/%s/%s-%d/", spec.Database, spec.Name, spec.ID)
+	return TableDir(spec.Database, spec.Name, strconv.FormatInt(int64(spec.ID), 10)) + "/"
 }
 
 func roundDir(round sink.RoundID) string { return dataDir + string(round) + "/" }

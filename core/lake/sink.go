@@ -84,6 +84,9 @@ var (
 	_ sink.Reader = (*Sink)(nil)
 )
 
+// NewSink writes to a warehouse, which stays the caller's.
+func NewSink(w *Warehouse, cfg SinkConfig) *Sink { return newSink(w, cfg) }
+
 func newSink(w warehouse, cfg SinkConfig) *Sink {
 	if cfg.FileBytes <= 0 {
 		cfg.FileBytes = targetBytes

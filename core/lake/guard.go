@@ -1,0 +1,205 @@
+package lake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/mink-project/mink/sdk/catalog"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// ownPrefix of table properties that are Mink's.
+const propertyPrefix = "mink."
+
+// Guard is the warehouse as others may use it: their tables are theirs; Mink's tables
+// they may append to, delete from, compact and expire, but not change in ways after
+// which Mink could not read them or write to them. What is refused is ErrGuarded.
+type Guard struct {
+	*Warehouse
+	// Owned says whether Mink still writes to the lake table of its table with that id;
+	// nil: always. A table that it gave up is anybody's.
+	Owned func(id mink.TableID) bool
+	// Pinned are lake snapshots that readers may still be reading; nil: none.
+	Pinned func(id mink.TableID) []int64
+}
+
+// ErrGuarded: the change would break a table of Mink's.
+var ErrGuarded = errors.New("refused: the table is Mink's")
+
+func guarded(format string, args ...any) error {
+	return fmt.Errorf("%w: %w: %s", ErrGuarded, catalog.ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// owner is the id of Mink's table that the metadata is of.
+func (g *Guard) owner(meta table.Metadata) (mink.TableID, bool) {
+	n, err := strconv.ParseInt(meta.Properties()[keyTableID], 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	id := mink.TableID(n)
+	return id, g.Owned == nil || g.Owned(id)
+}
+
+// Create makes a table of others.
+func (g *Guard) Create(ctx context.Context, req CreateTable) (*table.Table, error) {
+	for name := range req.Properties {
+		if strings.HasPrefix(name, propertyPrefix) {
+			return nil, fmt.Errorf("create lake table %s: %w", req.ID, guarded("property %s can be set by Mink alone", name))
+		}
+	}
+	return g.Warehouse.Create(ctx, req)
+}
+
+// Commit is Warehouse.Commit.
+func (g *Guard) Commit(ctx context.Context, id catalog.Identifier, reqs []table.Requirement, updates []table.Update) (*table.Table, error) {
+	return g.commit(ctx, id, reqs, updates, g.check)
+}
+
+// Drop is Warehouse.Drop.
+func (g *Guard) Drop(ctx context.Context, id catalog.Identifier, purge bool) error {
+	if err := g.checkWhole(ctx, id, "drop it in Mink, or switch its option lake off before"); err != nil {
+		return fmt.Errorf("drop lake table %s: %w", id, err)
+	}
+	return g.Warehouse.Drop(ctx, id, purge)
+}
+
+// Rename is Warehouse.Rename.
+func (g *Guard) Rename(ctx context.Context, from, to catalog.Identifier) error {
+	if err := g.checkWhole(ctx, from, "Mink finds it by its name"); err != nil {
+		return fmt.Errorf("rename lake table %s to %s: %w", from, to, err)
+	}
+	return g.Warehouse.Rename(ctx, from, to)
+}
+
+func (g *Guard) checkWhole(ctx context.Context, id catalog.Identifier, advice string) error {
+	tbl, err := g.Load(ctx, id)
+	if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrNotExist) && !errors.Is(err, mink.ErrNotExist) {
+		return nil // its metadata is lost: let it go
+	}
+	if err != nil {
+		return err
+	}
+	if owner, owned := g.owner(tbl.Metadata()); owned {
+		return guarded("it is the lake table of Mink's table %d; %s", owner, advice)
+	}
+	return nil
+}
+
+// check says what a commit of others would break.
+func (g *Guard) check(base, next table.Metadata) error {
+	if base == nil {
+		return checkProperties(nil, next.Properties())
+	}
+	owner, owned := g.owner(base)
+	if !owned {
+		if _, was := base.Properties()[keyTableID]; was {
+			return nil // given up by Mink
+		}
+		return checkProperties(base.Properties(), next.Properties())
+	}
+	for _, check := range []func(base, next table.Metadata) error{
+		func(base, next table.Metadata) error { return checkProperties(base.Properties(), next.Properties()) },
+		checkShape, checkHistory,
+	} {
+		if err := check(base, next); err != nil {
+			return err
+		}
+	}
+	if g.Pinned == nil {
+		return nil
+	}
+	for _, id := range g.Pinned(owner) {
+		if base.SnapshotByID(id) != nil && next.SnapshotByID(id) == nil {
+			return guarded("snapshot %d may still be read by clients of Mink (read_grace); expire it later", id)
+		}
+	}
+	return nil
+}
+
+func checkProperties(base, next map[string]string) error {
+	for name, value := range base {
+		if now, ok := next[name]; strings.HasPrefix(name, propertyPrefix) && (!ok || now != value) {
+			return guarded("property %s says how far Mink has written, and cannot be changed or removed by others", name)
+		}
+	}
+	for name := range next {
+		if _, ok := base[name]; strings.HasPrefix(name, propertyPrefix) && !ok {
+			return guarded("property %s can be set by Mink alone", name)
+		}
+	}
+	return nil
+}
+
+// checkShape keeps columns, partitioning, place and format as Mink writes them.
+func checkShape(base, next table.Metadata) error {
+	was, is := base.CurrentSchema(), next.CurrentSchema()
+	switch {
+	case base.TableUUID() != next.TableUUID():
+		return guarded("its uuid cannot change")
+	case was.ID != is.ID || !was.Equals(is):
+		for _, f := range was.Fields() {
+			if _, ok := is.FindFieldByID(f.ID); !ok {
+				return guarded("column %q cannot be dropped here: alter the table in Mink, which carries the change to the lake", f.Name)
+			}
+		}
+		return guarded("its columns cannot be changed here: alter the table in Mink, which carries the change to the lake")
+	case next.LastColumnID() != base.LastColumnID():
+		return guarded("a schema was added that takes field ids which Mink gives")
+	case base.DefaultPartitionSpec() != next.DefaultPartitionSpec():
+		return guarded("its partitioning follows Mink's buckets and cannot be changed")
+	case base.Location() != next.Location():
+		return guarded("its location cannot change: Mink writes at %s", base.Location())
+	case base.Version() != next.Version():
+		return guarded("its format version cannot change from %d: Mink writes that", base.Version())
+	}
+	return nil
+}
+
+// checkHistory keeps Mink's rounds: main goes forward only, and the snapshot that says
+// how far Mink has written stays.
+func checkHistory(base, next table.Metadata) error {
+	head := base.CurrentSnapshot()
+	if head == nil {
+		return nil
+	}
+	now := next.CurrentSnapshot()
+	if now == nil || !slices.Contains(ancestry(next, now), head.SnapshotID) {
+		return guarded("main must go on from snapshot %d: going back loses rows that Mink has let go of; use a branch or a tag", head.SnapshotID)
+	}
+	if round := newestRound(base, head); round != 0 && newestRound(next, now) != round {
+		return guarded("snapshot %d says how far Mink has written and cannot be expired while it is the newest that does; Mink's next commit has a newer one", round)
+	}
+	return nil
+}
+
+// ancestry is a snapshot and those before it, as far as they are there. The id that the
+// last one names as its parent is the last: it may be gone.
+func ancestry(meta table.Metadata, s *table.Snapshot) (ids []int64) {
+	for steps := len(meta.Snapshots()); s != nil && steps >= 0; steps-- {
+		ids = append(ids, s.SnapshotID)
+		if s.ParentSnapshotID == nil {
+			break
+		}
+		parent := meta.SnapshotByID(*s.ParentSnapshotID)
+		if parent == nil {
+			ids = append(ids, *s.ParentSnapshotID)
+		}
+		s = parent
+	}
+	return ids
+}
+
+func newestRound(meta table.Metadata, from *table.Snapshot) int64 {
+	for _, id := range ancestry(meta, from) {
+		if s := meta.SnapshotByID(id); s != nil && s.Summary != nil && s.Summary.Properties[keyRound] != "" {
+			return id
+		}
+	}
+	return 0
+}
