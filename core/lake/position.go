@@ -1,12 +1,330 @@
 package lake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/compute"
+	"github.com/apache/arrow-go/v18/parquet"
+	parquetfile "github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/iceberg-go"
+
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/schema/keyenc"
 	"github.com/mink-project/mink/sdk/sink"
 )
 
-func (r *round) newPositionDeletes(context.Context) (deleter, error) {
-	return nil, fmt.Errorf("%w: position deletes", sink.ErrUnimplemented)
+// wantBytes bounds the keys that are looked for at once: each look reads the key
+// columns of the bucket's files.
+const wantBytes = 32 << 20
+
+// positionDeletes names rows by file and position, which it finds by reading the
+// key columns of the files that may have the keys, newest first: the newest row of
+// a key is the only one that is not deleted yet.
+type positionDeletes struct {
+	r       *round
+	ctx     context.Context
+	b       *bucketRound
+	w       *parquetWriter
+	enc     *keyenc.Encoder
+	key     *arrow.Schema // of the key columns, in Iceberg's Arrow types
+	ids     []int         // their field ids
+	columns []int         // their places in the rows
+	want    map[string]struct{}
+	bytes   int
+	found   map[string][]int64 // by location
+	buf     []byte
+}
+
+func (r *round) newPositionDeletes(ctx context.Context) (*positionDeletes, error) {
+	if r.rows.version > 2 {
+		return nil, fmt.Errorf("%w: the Iceberg table has format version %d, which has no position delete files; set lake_deletes = equality", sink.ErrUnimplemented, r.rows.version)
+	}
+	p := &positionDeletes{r: r, ctx: ctx, b: r.bucket, want: map[string]struct{}{}, found: map[string][]int64{}}
+	var key schema.Schema
+	var fields []arrow.Field
+	for _, name := range r.t.spec.PrimaryKey {
+		i := r.t.cols.mink.Index(name)
+		c := r.t.cols.mink.Columns[i]
+		c.Type = asIceberg(c.Type)
+		key.Columns = append(key.Columns, c)
+		p.columns, p.ids = append(p.columns, i), append(p.ids, int(c.ID))
+		fields = append(fields, arrow.Field{Name: name, Type: r.rows.arrow.Field(i).Type})
+	}
+	p.key = arrow.NewSchema(fields, nil)
+	enc, err := keyenc.New(&key, r.t.spec.PrimaryKey)
+	if err != nil {
+		return nil, err
+	}
+	p.enc = enc
+	kind, err := newFileKind(iceberg.EntryContentPosDeletes, iceberg.PositionalDeleteSchema)
+	if err != nil {
+		return nil, err
+	}
+	kind.spec, kind.version = r.rows.spec, r.rows.version
+	p.w = r.newFiles(ctx, kind, deletesSuffix)
+	return p, nil
+}
+
+// asIceberg is the type of Mink's with the Arrow type that values have in the lake.
+func asIceberg(t schema.Type) schema.Type {
+	switch t.Kind {
+	case schema.TinyInt, schema.SmallInt:
+		t.Kind = schema.Int
+	case schema.Time, schema.Timestamp, schema.TimestampLTZ:
+		t.Precision = max(t.Precision, schema.LakeTimeDigits)
+	}
+	return t
+}
+
+func (p *positionDeletes) delete(rows arrow.RecordBatch, _ [][]byte) error {
+	columns := make([]arrow.Array, 0, len(p.columns))
+	for _, i := range p.columns {
+		columns = append(columns, rows.Column(i))
+	}
+	batch := array.NewRecordBatch(p.key, columns, rows.NumRows())
+	defer batch.Release()
+	if err := p.enc.Bind(batch); err != nil {
+		return err
+	}
+	p.r.pinned = true
+	for i := range int(batch.NumRows()) {
+		p.buf = p.enc.Append(p.buf[:0], i)
+		p.want[string(p.buf)] = struct{}{}
+		p.bytes += len(p.buf) + entryBytes
+	}
+	if p.bytes >= wantBytes {
+		return p.look()
+	}
+	return nil
+}
+
+// look finds the keys that are wanted.
+func (p *positionDeletes) look() error {
+	files, err := p.r.bucketFiles(p.ctx, p.b)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if len(p.want) == 0 {
+			break
+		}
+		if err := p.scan(f); err != nil {
+			return fmt.Errorf("find keys in %s: %w", f.location, err)
+		}
+	}
+	p.want, p.bytes = map[string]struct{}{}, 0
+	return nil
+}
+
+func (p *positionDeletes) scan(f lakeFile) (err error) {
+	fs, err := p.r.tbl.FS(p.ctx)
+	if err != nil {
+		return err
+	}
+	in, err := fs.Open(f.location)
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, in.Close()) }()
+	pf, err := parquetfile.NewParquetReader(in, parquetfile.WithReadProps(parquet.NewReaderProperties(p.r.t.sink.cfg.Allocator)))
+	if err != nil {
+		return err
+	}
+	places := make([]int, len(p.ids))
+	for i, id := range p.ids {
+		if places[i] = slices.IndexFunc(leafIDs(pf), func(got int32) bool { return got == int32(id) }); places[i] < 0 {
+			return fmt.Errorf("%w: the file has no column with field id %d", sink.ErrCorrupt, id)
+		}
+	}
+	fr, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: emitRows}, p.r.t.sink.cfg.Allocator)
+	if err != nil {
+		return err
+	}
+	records, err := fr.GetRecordReader(p.ctx, slices.Sorted(slices.Values(places)), nil)
+	if err != nil {
+		return err
+	}
+	defer records.Release()
+	order := make([]int, len(places)) // of the key's columns in the records
+	sorted := slices.Sorted(slices.Values(places))
+	for i, at := range places {
+		order[i] = slices.Index(sorted, at)
+	}
+	return p.match(f.location, records, order)
+}
+
+func leafIDs(pf *parquetfile.Reader) []int32 {
+	ids := make([]int32, pf.MetaData().Schema.NumColumns())
+	for i := range ids {
+		ids[i] = pf.MetaData().Schema.Column(i).SchemaNode().FieldID()
+	}
+	return ids
+}
+
+func (p *positionDeletes) match(location string, records pqarrow.RecordReader, order []int) error {
+	var hits []string
+	for at := int64(0); records.Next(); {
+		rec := records.RecordBatch()
+		batch, err := p.keyBatch(rec, order)
+		if err != nil {
+			return err
+		}
+		err = p.enc.Bind(batch)
+		for i := 0; err == nil && i < int(batch.NumRows()); i++ {
+			p.buf = p.enc.Append(p.buf[:0], i)
+			if _, ok := p.want[string(p.buf)]; ok {
+				p.found[location] = append(p.found[location], at+int64(i))
+				hits = append(hits, string(p.buf))
+			}
+		}
+		batch.Release()
+		if err != nil {
+			return err
+		}
+		at += rec.NumRows()
+	}
+	for _, k := range hits {
+		delete(p.want, k)
+	}
+	return records.Err()
+}
+
+// keyBatch has the key's columns under their present names and in Iceberg's types.
+func (p *positionDeletes) keyBatch(rec arrow.RecordBatch, order []int) (arrow.RecordBatch, error) {
+	columns := make([]arrow.Array, 0, len(order))
+	defer func() {
+		for _, c := range columns {
+			c.Release()
+		}
+	}()
+	for i, at := range order {
+		c, want := rec.Column(at), p.key.Field(i).Type
+		if arrow.TypeEqual(c.DataType(), want) {
+			c.Retain()
+		} else { // other writers have types of their own, such as large strings
+			cast, err := compute.CastArray(compute.WithAllocator(p.ctx, p.r.t.sink.cfg.Allocator), c, compute.SafeCastOptions(want))
+			if err != nil {
+				return nil, fmt.Errorf("column %q: %w", p.key.Field(i).Name, err)
+			}
+			c = cast
+		}
+		columns = append(columns, c)
+	}
+	return array.NewRecordBatch(p.key, columns, rec.NumRows()), nil
+}
+
+// finish writes one file, ordered by location and position, as the format wants it.
+func (p *positionDeletes) finish() ([]iceberg.DataFile, error) {
+	if len(p.want) > 0 {
+		if err := p.look(); err != nil {
+			return nil, err
+		}
+	}
+	locations := slices.Sorted(maps.Keys(p.found))
+	if len(locations) == 1 {
+		p.w.reference = &locations[0]
+	}
+	for _, location := range locations {
+		positions := p.found[location]
+		slices.Sort(positions)
+		for part := range slices.Chunk(positions, emitRows) {
+			if err := p.write(location, part); err != nil {
+				return nil, err
+			}
+		}
+	}
+	err := p.w.finish()
+	return p.w.done, err
+}
+
+func (p *positionDeletes) write(location string, positions []int64) error {
+	paths, places := array.NewStringBuilder(p.w.mem), array.NewInt64Builder(p.w.mem)
+	defer paths.Release()
+	defer places.Release()
+	for range positions {
+		paths.Append(location)
+	}
+	places.AppendValues(positions, nil)
+	columns := []arrow.Array{paths.NewArray(), places.NewArray()}
+	batch := array.NewRecordBatch(p.w.arrow, columns, int64(len(positions)))
+	defer batch.Release()
+	for _, c := range columns {
+		c.Release()
+	}
+	return p.w.Write(batch)
+}
+
+func (p *positionDeletes) abort() { p.w.abort() }
+
+// lakeFile is a data file of the snapshot that a round is planned on.
+type lakeFile struct {
+	location  string
+	sequence  int64
+	spec      int32
+	partition map[int]any
+}
+
+// bucketFiles are the data files that may have rows of a bucket, newest first.
+func (r *round) bucketFiles(ctx context.Context, b *bucketRound) ([]lakeFile, error) {
+	if err := r.listFiles(ctx); err != nil {
+		return nil, err
+	}
+	var files []lakeFile
+	for _, f := range r.lakeFiles {
+		if ref, ok := BucketOf(f.location); ok && ref != b.ref {
+			continue
+		}
+		if f.spec == int32(r.t.partitioning.ID()) && !samePartition(f.partition, b.values) {
+			continue
+		}
+		files = append(files, f)
+	}
+	slices.SortStableFunc(files, func(a, b lakeFile) int { return cmp.Compare(b.sequence, a.sequence) })
+	return files, nil
+}
+
+func samePartition(a, b map[int]any) bool {
+	for id, v := range b {
+		if fmt.Sprint(a[id]) != fmt.Sprint(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// listFiles reads the snapshot's manifests, once in a round.
+func (r *round) listFiles(ctx context.Context) error {
+	s := r.tbl.CurrentSnapshot()
+	if r.listed || s == nil {
+		return nil
+	}
+	fs, err := r.tbl.FS(ctx)
+	if err != nil {
+		return err
+	}
+	manifests, err := s.Manifests(fs)
+	if err != nil {
+		return fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
+	}
+	for _, m := range manifests {
+		if m.ManifestContent() != iceberg.ManifestContentData {
+			continue
+		}
+		for e, err := range m.Entries(fs, true) {
+			if err != nil {
+				return fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
+			}
+			f := e.DataFile()
+			r.lakeFiles = append(r.lakeFiles, lakeFile{location: f.FilePath(), sequence: e.SequenceNum(), spec: f.SpecID(), partition: f.Partition()})
+		}
+	}
+	r.listed = true
+	return nil
 }

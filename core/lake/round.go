@@ -26,7 +26,10 @@ type round struct {
 	bucket *bucketRound
 	done   map[mink.BucketRef]bool
 	files  []iceberg.DataFile
-	pinned bool // there are position deletes
+	pinned bool // position deletes were asked for
+	// lakeFiles are the data files of tbl's snapshot, once listed.
+	lakeFiles []lakeFile
+	listed    bool
 }
 
 // bucketRound is the bucket that is being written.
