@@ -90,7 +90,7 @@ func (t *lakeTable) begin(ctx context.Context, req sink.BeginRoundRequest) (*rou
 	case req.Base != last.Round:
 		return nil, fmt.Errorf("base %q, but the last committed round is %q: %w", req.Base, last.Round, sink.ErrConflict)
 	}
-	if err := t.cleanRounds(ctx, tbl, last.Round, req.Round, req.Fence); err != nil {
+	if err := t.cleanRounds(ctx, req.Round, req.Fence); err != nil {
 		return nil, err
 	}
 	if err := t.putJSON(ctx, t.stagedKey(req.Round, "open"), openRound{Fence: req.Fence, Base: req.Base}); err != nil {
@@ -343,15 +343,7 @@ func (t *lakeTable) abort(ctx context.Context, round sink.RoundID) error {
 	} else if err != nil {
 		return err
 	}
-	tbl, err := t.load(ctx)
-	if err != nil {
-		return err
-	}
-	last, err := currentOffsets(ctx, tbl)
-	if err != nil {
-		return err
-	}
-	return t.giveUp(ctx, tbl, last.Round, round)
+	return t.giveUp(ctx, round)
 }
 
 // SchemaChange lets the Iceberg table have newer columns.

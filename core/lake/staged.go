@@ -31,12 +31,13 @@ import (
 // about to commit it. The decision keeps the two apart:
 //
 //	commit:  PUT decision=commit   GET open, files      commit to the catalog
-//	clean:   PUT decision=void     delete data, files, open, decision (in this order)
+//	clean:   PUT decision=void     HEAD open        delete data
 //
-// The PUTs are create-only. A worker that comes second finds "void", or, when the
-// cleaner is done and the decision gone, no open: it commits nothing. A cleaner
-// that comes second finds "commit": the commit may be on its way to the catalog
-// still. It deletes nothing until the table's last round is another one than the
+// and both delete files, open, decision in this order at their end. The PUTs are
+// create-only. A worker that comes second finds "void", or, when the cleaner is
+// done and the decision gone, no open: it commits nothing. A cleaner that comes
+// after a commit that is done finds no open. One that comes in the middle finds
+// "commit": the commit may be on its way to the catalog still. It deletes nothing until the table's last round is another one than the
 // round's base: every attempt asserts the snapshot that was current when that was
 // the last round, and cannot succeed any more.
 
@@ -187,9 +188,9 @@ func (t *lakeTable) forget(ctx context.Context, round sink.RoundID) error {
 	return t.deleteInOrder(ctx, t.stagedKey(round, "files"), t.stagedKey(round, "open"), t.stagedKey(round, "decision"))
 }
 
-// giveUp removes a round, if it can never be committed any more. last is the
-// table's last round. It answers nil also when it left the round as it is.
-func (t *lakeTable) giveUp(ctx context.Context, tbl *table.Table, last, round sink.RoundID) error {
+// giveUp removes a round, if it can never be committed any more. It answers nil
+// also when it left the round as it is.
+func (t *lakeTable) giveUp(ctx context.Context, round sink.RoundID) error {
 	d, err := t.decide(ctx, round, decision{})
 	if errors.Is(err, objstore.ErrNotExist) {
 		return nil // removed by another one, just now
@@ -198,14 +199,28 @@ func (t *lakeTable) giveUp(ctx context.Context, tbl *table.Table, last, round si
 		return err
 	}
 	if d.Commit {
+		// The table is loaded after the decision is known: what was seen before may be
+		// older than the round's base.
+		tbl, err := t.load(ctx)
+		if err != nil {
+			return err
+		}
+		last, err := currentOffsets(ctx, tbl)
+		if err != nil {
+			return err
+		}
 		switch done, err := t.isCommitted(ctx, tbl, round); {
 		case err != nil:
 			return err
 		case done:
 			return t.forget(ctx, round)
-		case last == d.Base:
+		case last.Round == d.Base:
 			return nil // may be on its way
 		}
+	} else if _, err := t.store.Head(ctx, t.stagedKey(round, "open")); errors.Is(err, objstore.ErrNotExist) {
+		return t.forget(ctx, round) // it was committed or removed, with its decision, before ours
+	} else if err != nil {
+		return err
 	}
 	if err := t.deleteAll(ctx, t.dir+roundDir(round)); err != nil {
 		return err
@@ -251,7 +266,7 @@ func (t *lakeTable) isCommitted(ctx context.Context, tbl *table.Table, round sin
 
 // cleanRounds gives up the rounds of a fence and of lower ones, but for the
 // one that begins, and removes what is left of rounds whose removal was cut off.
-func (t *lakeTable) cleanRounds(ctx context.Context, tbl *table.Table, last, begins sink.RoundID, fence mink.LeaseEpoch) error {
+func (t *lakeTable) cleanRounds(ctx context.Context, begins sink.RoundID, fence mink.LeaseEpoch) error {
 	prefix := t.dir + stagedDir
 	open := map[sink.RoundID]bool{}
 	err := t.eachKey(ctx, prefix, func(key string) error {
@@ -269,7 +284,7 @@ func (t *lakeTable) cleanRounds(ctx context.Context, tbl *table.Table, last, beg
 		case !open[round]:
 			err = t.forget(ctx, round)
 		default:
-			err = t.giveUpOlder(ctx, tbl, last, round, fence)
+			err = t.giveUpOlder(ctx, round, fence)
 		}
 		if err != nil {
 			return fmt.Errorf("clean up round %s: %w", round, err)
@@ -278,7 +293,7 @@ func (t *lakeTable) cleanRounds(ctx context.Context, tbl *table.Table, last, beg
 	return nil
 }
 
-func (t *lakeTable) giveUpOlder(ctx context.Context, tbl *table.Table, last, round sink.RoundID, fence mink.LeaseEpoch) error {
+func (t *lakeTable) giveUpOlder(ctx context.Context, round sink.RoundID, fence mink.LeaseEpoch) error {
 	var o openRound
 	switch err := t.getJSON(ctx, t.stagedKey(round, "open"), &o); {
 	case errors.Is(err, objstore.ErrNotExist):
@@ -288,7 +303,7 @@ func (t *lakeTable) giveUpOlder(ctx context.Context, tbl *table.Table, last, rou
 	case o.Fence > fence:
 		return nil
 	}
-	return t.giveUp(ctx, tbl, last, round)
+	return t.giveUp(ctx, round)
 }
 
 func (t *lakeTable) eachKey(ctx context.Context, prefix string, visit func(key string) error) error {
