@@ -57,6 +57,7 @@ var rank = map[string]int{
 	"core/lake":               3,
 	"core/storescan":          4,
 	"core/node":               4,
+	"core/union":              4,
 	"core/coordinator":        4,
 	"core/tiering":            4,
 	"core/pluginhost":         4,
