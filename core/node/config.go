@@ -61,11 +61,14 @@ type Config struct {
 	// and 1,000,000, about 300 MiB on every node.
 	GroupsMax, GroupOffsetsMax, GroupOffsetsTotalMax int
 	// KVDir is where the stores of primary-key buckets lie while they are led here. It
-	// is this process's alone and is emptied when the first one opens. "": a temporary
+	// is this process's alone and is emptied when it begins. "": a temporary
 	// directory.
 	KVDir string
 	// KVIdleClose is how long after its last use a store stays open. Default 10 m.
 	KVIdleClose time.Duration
+	// KVReadsMax bounds the KV snapshots that are restored at a time to be read by
+	// Source.ReadKVSnapshot: each takes its size on the disk. Default 1.
+	KVReadsMax int
 	// KV tunes every store, KVShared what they share. What belongs to one bucket is
 	// filled in.
 	KV       kv.Config
@@ -85,7 +88,7 @@ func Default() Config {
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
 		GroupsMax: 100_000, GroupOffsetsMax: 100_000, GroupOffsetsTotalMax: 1_000_000,
-		KVIdleClose: 10 * time.Minute, KV: kv.Default(), KVShared: kv.DefaultShared(), KVSnapshots: kvsnap.DefaultScheduler(),
+		KVIdleClose: 10 * time.Minute, KVReadsMax: 1, KV: kv.Default(), KVShared: kv.DefaultShared(), KVSnapshots: kvsnap.DefaultScheduler(),
 	}
 }
 
@@ -107,8 +110,8 @@ func (c Config) Validate() error {
 	case c.GroupCommitInterval <= 0 || c.GroupCommitBytesMax < 1:
 		return fmt.Errorf("node: GroupCommitInterval and GroupCommitBytesMax must be positive: %w", mink.ErrInvalid)
 	}
-	if c.KVIdleClose <= 0 {
-		return fmt.Errorf("node: KVIdleClose is %s, must be positive: %w", c.KVIdleClose, mink.ErrInvalid)
+	if c.KVIdleClose <= 0 || c.KVReadsMax < 1 {
+		return fmt.Errorf("node: KVIdleClose is %s and KVReadsMax %d, must be positive: %w", c.KVIdleClose, c.KVReadsMax, mink.ErrInvalid)
 	}
 	if err := c.KVShared.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)

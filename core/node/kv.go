@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
@@ -294,6 +295,31 @@ type kvHome struct {
 	shared *kv.Shared
 	dir    string
 	ours   bool // a temporary directory
+	wiped  bool
+	left   bool
+
+	reads   chan struct{} // held by each reader of a KV snapshot: Config.KVReadsMax
+	numbers atomic.Uint64 // of their directories
+}
+
+// wipe removes what an earlier process left in the directory, once. Under mu.
+func (h *kvHome) wipe(dir string) error {
+	if h.wiped {
+		return nil
+	}
+	err := wipe(dir)
+	h.wiped = err == nil
+	return err
+}
+
+// isLeft is why a reader of a KV snapshot must end, when it must: the node leaves.
+func (h *kvHome) isLeft(bucket mink.BucketRef) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.left {
+		return fmt.Errorf("KV snapshot of bucket %s: the node has stopped: %w", bucket, mink.ErrClosed)
+	}
+	return nil
 }
 
 // home makes sure that there is one. What an earlier process left in the directory is
@@ -302,6 +328,9 @@ func (n *Node) home() (*kv.Shared, string, error) {
 	h := &n.kv
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.left {
+		return nil, "", fmt.Errorf("working directory of stores: the node has stopped: %w", mink.ErrClosed)
+	}
 	if h.shared != nil {
 		return h.shared, h.dir, nil
 	}
@@ -311,7 +340,7 @@ func (n *Node) home() (*kv.Shared, string, error) {
 		dir, err = os.MkdirTemp("", "mink-kv-")
 		ours = true
 	} else {
-		err = wipe(dir)
+		err = h.wipe(dir)
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("working directory of stores: %w", err)
@@ -326,8 +355,15 @@ func (n *Node) home() (*kv.Shared, string, error) {
 	return shared, dir, nil
 }
 
-// leave closes what the stores shared, after the last one.
+// leave closes what the stores shared, after the last one; readers of KV snapshots end
+// with their next batch.
 func (h *kvHome) leave() error {
+	h.mu.Lock()
+	h.left = true
+	h.mu.Unlock()
+	for range cap(h.reads) {
+		h.reads <- struct{}{}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.shared == nil {

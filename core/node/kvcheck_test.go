@@ -60,7 +60,7 @@ func (r *kvRun) checkBucket(b *kvBucket) error {
 	if err != nil {
 		return fmt.Errorf("bucket %s: %w", b.ref, err)
 	}
-	if got := r.fold(b); !mergetest.Equal(got, want) {
+	if got := r.fold(b, b.next); !mergetest.Equal(got, want) {
 		return fmt.Errorf("bucket %s: the changelog folds to %v\nwant %v", b.ref, got, want)
 	}
 	v, err := s.View()
@@ -85,7 +85,10 @@ func (r *kvRun) checkBucket(b *kvBucket) error {
 	if n != int64(len(want)) {
 		return fmt.Errorf("bucket %s: it counts %d rows, want %d", b.ref, n, len(want))
 	}
-	return r.lookup(b, s)
+	if err := r.lookup(b, s); err != nil {
+		return err
+	}
+	return r.source(b)
 }
 
 func released(rec arrow.RecordBatch) []mergetest.Row {
@@ -219,10 +222,71 @@ func (r *kvRun) again(b *kvBucket, log *tablet.Log) error {
 	return nil
 }
 
-// fold is what somebody has who keeps the newest row of each key of the changelog.
-func (r *kvRun) fold(b *kvBucket) []mergetest.Row {
+// source requires of what is read without leadership that it is what the followed
+// changelog has: the committed part of it, and the newest KV snapshot, which folds to its
+// offset.
+func (r *kvRun) source(b *kvBucket) error {
+	ctx, view, target := context.Background(), r.p.Node().View(), &r.d.Schema
+	source := r.p.Node().Source()
+	start, end, err := source.CommittedEnd(view, b.ref)
+	if err != nil {
+		return err
+	}
+	var got, want []seenChange
+	for rows, err := range source.ReadCommitted(ctx, view, b.ref, start, end, target) {
+		if err != nil {
+			return err
+		}
+		for i, row := range mergetest.Rows(rows.Batch) {
+			got = append(got, seenChange{mergetest.Change{Kind: rows.Changes[i], Row: row}, rows.Start + mink.Offset(i), nil})
+		}
+	}
+	for _, c := range b.seen {
+		if c.at >= start && c.at < end {
+			want = append(want, seenChange{mergetest.Change{Kind: c.Kind, Row: mergetest.Follow(c.Row, c.by, target)}, c.at, nil})
+		}
+	}
+	same := len(got) == len(want)
+	for i := range got {
+		same = same && got[i].at == want[i].at && got[i].Kind == want[i].Kind && mergetest.Equal(got[i].Row, want[i].Row)
+	}
+	if !same {
+		return fmt.Errorf("bucket %s: the committed changelog [%d, %d) is %v\nwant %v", b.ref, start, end, got, want)
+	}
+	r.committed += len(got)
+	at, rows, err := source.ReadKVSnapshot(ctx, view, b.ref, target)
+	if errors.Is(err, mink.ErrNotExist) {
+		id, _ := view.StreamOf(b.ref)
+		if n, some := view.KVBucket(id).Newest(); some {
+			return fmt.Errorf("bucket %s has a snapshot as of %d and it is not read: %w", b.ref, n.Offset, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var stored []mergetest.Row
+	for rows, err := range rows {
+		if err != nil {
+			return err
+		}
+		stored = append(stored, mergetest.Rows(rows.Batch)...)
+	}
+	if want := r.fold(b, at); !mergetest.Equal(stored, want) {
+		return fmt.Errorf("bucket %s: the KV snapshot as of %d has %v\nwant %v", b.ref, at, stored, want)
+	}
+	r.sourced++
+	return nil
+}
+
+// fold is what somebody has who keeps the newest row of each key of the changelog below
+// an offset.
+func (r *kvRun) fold(b *kvBucket, below mink.Offset) []mergetest.Row {
 	rows := map[string]mergetest.Row{}
 	for _, c := range b.seen {
+		if c.at >= below {
+			break
+		}
 		row := mergetest.Follow(c.Row, c.by, &r.d.Schema)
 		key, err := mergetest.BucketKey(r.d, row)
 		if err != nil {

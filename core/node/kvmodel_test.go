@@ -53,11 +53,14 @@ type kvRun struct {
 // kvCounts say what a run did.
 type kvCounts struct {
 	puts, refused, skipped, resent, lost, crashes, alters, olders, snapshots, trims, idled, drops int
+
+	committed, sourced int // changes, and KV snapshots, that were read without leadership
 }
 
 func (c *kvCounts) add(o kvCounts) {
 	c.puts, c.refused, c.skipped, c.resent, c.lost = c.puts+o.puts, c.refused+o.refused, c.skipped+o.skipped, c.resent+o.resent, c.lost+o.lost
 	c.crashes, c.alters, c.olders, c.snapshots = c.crashes+o.crashes, c.alters+o.alters, c.olders+o.olders, c.snapshots+o.snapshots
+	c.committed, c.sourced = c.committed+o.committed, c.sourced+o.sourced
 	c.trims, c.idled, c.drops = c.trims+o.trims, c.idled+o.idled, c.drops+o.drops
 }
 

@@ -120,7 +120,7 @@ func TestRandomTables(t *testing.T) {
 	t.Logf("%+v", all)
 	did := []int{all.puts, all.lost, all.crashes, all.alters, all.idled}
 	if all.puts > 1000 { // then also what is rare
-		did = append(did, all.refused, all.resent, all.olders, all.snapshots, all.trims, all.drops)
+		did = append(did, all.refused, all.resent, all.olders, all.snapshots, all.trims, all.drops, all.committed, all.sourced)
 	}
 	if slices.Contains(did, 0) {
 		t.Error("the histories hardly do anything")

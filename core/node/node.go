@@ -64,7 +64,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, deps: deps, logger: deps.Logger.With("node", cfg.NodeID), started: time.Now(), nonces: map[uint64]bool{}, groupsFull: rate.Sometimes{Interval: 10 * time.Second}}
 	n.mu.changed = make(chan struct{})
-	n.source.node = n
+	n.source.node, n.kv.reads = n, make(chan struct{}, cfg.KVReadsMax)
 	return n, nil
 }
 
@@ -73,6 +73,13 @@ func New(cfg Config, deps Deps) (*Node, error) {
 // its buckets over at once. It returns nil after an orderly end, ErrReplaced, or
 // an error that a restart does not mend. Call it once.
 func (n *Node) Run(ctx context.Context) error {
+	n.kv.mu.Lock()
+	if n.cfg.KVDir != "" && !n.kv.left {
+		if err := n.kv.wipe(n.cfg.KVDir); err != nil { // it is tried again before it is used
+			n.logger.Error("what an earlier process left in the stores' working directory was not removed", "error", err)
+		}
+	}
+	n.kv.mu.Unlock()
 	defer func() {
 		if err := n.kv.leave(); err != nil {
 			n.logger.Error("the stores' working directory was not removed", "error", err)
