@@ -63,6 +63,7 @@ var rank = map[string]int{
 	"core/pluginhost":         4,
 	"core/peers":              4,
 	"core/flight":             5,
+	"core/icebergrest":        5,
 	"core/kafka":              5,
 	"core/ops":                5,
 	"core/server":             6,
@@ -100,7 +101,7 @@ var doors = map[string][]string{
 	"github.com/jackc/pgx":                {"core/metalog/sqllog", "core/builtin/sqlcatalog"}, // the lake's catalog is in the cluster's database
 	"modernc.org/sqlite":                  {"core/metalog/sqllog", "core/builtin/sqlcatalog"}, // or in a file beside it, laid out as other clients read it
 	"github.com/cockroachdb/pebble":       {"core/tablet/kv"},
-	"github.com/apache/iceberg-go":        {"core/lake"},
+	"github.com/apache/iceberg-go":        {"core/lake", "core/icebergrest"}, // the latter for the types of lake's interface
 	"github.com/twmb/franz-go":            {"core/kafka", "cmd/mink"},
 	"github.com/prometheus/client_golang": {"core/ops"},
 	"github.com/hashicorp/go-plugin":      {"sdk/plugin", "sdk/host"},

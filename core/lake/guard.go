@@ -14,7 +14,7 @@ import (
 	"github.com/mink-project/mink/sdk/mink"
 )
 
-// ownPrefix of table properties that are Mink's.
+// propertyPrefix of table properties that are Mink's.
 const propertyPrefix = "mink."
 
 // Guard is the warehouse as others may use it: their tables are theirs; Mink's tables
@@ -79,7 +79,7 @@ func (g *Guard) Rename(ctx context.Context, from, to catalog.Identifier) error {
 
 func (g *Guard) checkWhole(ctx context.Context, id catalog.Identifier, advice string) error {
 	tbl, err := g.Load(ctx, id)
-	if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrNotExist) && !errors.Is(err, mink.ErrNotExist) {
+	if errors.Is(err, catalog.ErrCorrupt) {
 		return nil // its metadata is lost: let it go
 	}
 	if err != nil {

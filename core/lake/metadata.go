@@ -36,6 +36,9 @@ func (w *Warehouse) readMetadata(ctx context.Context, location string) (table.Me
 		return meta, nil
 	}
 	packed, err := w.files.With(ctx).ReadFile(location)
+	if errors.Is(err, catalog.ErrNotExist) {
+		return nil, fmt.Errorf("metadata file %s, which the catalog names, is missing: %w", location, catalog.ErrCorrupt)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("metadata file: %w", err)
 	}

@@ -289,8 +289,8 @@ func (w *Warehouse) Register(ctx context.Context, id catalog.Identifier, locatio
 		return fail(err)
 	}
 	meta, err := w.readMetadata(ctx, location)
-	if errors.Is(err, catalog.ErrNotExist) {
-		return fail(fmt.Errorf("%w: there is no such file", catalog.ErrInvalid))
+	if errors.Is(err, catalog.ErrCorrupt) {
+		return fail(fmt.Errorf("%w: no such file, or not one of a table's metadata: %v", catalog.ErrInvalid, err)) //nolint:errorlint // the request is wrong, not the lake
 	}
 	if err == nil {
 		err = w.checkLocations(nil, meta)

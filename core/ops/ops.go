@@ -27,6 +27,7 @@ type Server struct {
 	ready    func() (ok bool, reason string)
 	kafka    *KafkaMetrics
 	flight   *FlightMetrics
+	mounts   map[string]http.Handler
 }
 
 // New makes a server. ready says whether the node serves, and if not why;
@@ -43,6 +44,15 @@ func New(logger *slog.Logger, ready func() (bool, string), figures func() []Figu
 	return s
 }
 
+// Mount serves a handler below a path, such as "/iceberg", which it does not see. Call
+// it before Serve.
+func (s *Server) Mount(path string, h http.Handler) {
+	if s.mounts == nil {
+		s.mounts = map[string]http.Handler{}
+	}
+	s.mounts[path+"/"] = http.StripPrefix(path, h)
+}
+
 // Kafka is where the Kafka listener reports to.
 func (s *Server) Kafka() *KafkaMetrics { return s.kafka }
 
@@ -55,6 +65,7 @@ func (s *Server) Flight() *FlightMetrics { return s.flight }
 //	/readyz    200 when the node is registered and its buckets are open, else 503 and the reason
 //	/metrics   Prometheus text
 //	/debug/pprof/
+//	and what was mounted
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -73,6 +84,9 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	for path, h := range s.mounts {
+		mux.Handle(path, h)
+	}
 	return mux
 }
 

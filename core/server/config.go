@@ -46,6 +46,10 @@ type Config struct {
 	WALURI         string  `koanf:"wal_uri" doc:"Object store of the write-ahead log, when it has one of its own; empty: storage_uri." secret:"url"`
 	WALOptions     Options `koanf:"wal_options" doc:"Options of the plugin of wal_uri; empty: storage_options, when both URIs have the same scheme."`
 
+	LakeCatalog    string `koanf:"lake_catalog" doc:"Catalog of the lake's tables: local, in lake_catalog_url and served at /iceberg on http_listen; off: no lake."`
+	LakeCatalogURL string `koanf:"lake_catalog_url" doc:"Database of the local catalog: sqlite:PATH or postgres://...; empty: the Postgres of meta_url, or catalog.db in data_dir. All nodes of a cluster have the same." secret:"url"`
+	IcebergToken   string `koanf:"iceberg_token" doc:"Bearer token that clients of /iceberg must give; empty: none is asked for, as on the other listeners." secret:"token"`
+
 	PluginDir          string     `koanf:"plugin_dir" doc:"Directories with plugins, separated by colons, first to last; empty: plugins beside the executable, ~/.mink/plugins, /usr/lib/mink/plugins."`
 	PluginMemoryMax    units.Size `koanf:"plugin_memory_max" doc:"Resident memory above which a plugin's process is replaced. 0: half of the memory limit."`
 	PluginTLS          bool       `koanf:"plugin_tls" doc:"Encrypt between the node and its plugins, with certificates made for each start. Without it whoever runs as the node's user or as root can talk to a plugin."`
@@ -99,7 +103,7 @@ func DefaultConfig() Config {
 	return Config{
 		NodeID: 1, ClusterID: "mink", DataDir: "./data",
 		Listen: "127.0.0.1:9123", KafkaListen: "127.0.0.1:9092", HTTPListen: "127.0.0.1:9190",
-		LogLevel: "info", LogFormat: "auto",
+		LakeCatalog: catalogLocal, LogLevel: "info", LogFormat: "auto",
 		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
 		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
 		KVSnapshotInterval: dur(10 * time.Minute), KVSnapshotBytes: 64 << 20, KVSnapshotsRetained: 2, ReadGrace: dur(time.Hour), TopicCleaningInterval: dur(time.Minute),
@@ -296,6 +300,9 @@ func (c Config) Validate() error {
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
 		fail("log_level is %q; it must be debug, info, warn or error", c.LogLevel)
 	}
+	if !slices.Contains([]string{catalogLocal, off}, c.LakeCatalog) {
+		fail("lake_catalog is %q; it must be local or off", c.LakeCatalog)
+	}
 	if !slices.Contains([]string{"text", "json", "auto"}, c.LogFormat) {
 		fail("log_format is %q; it must be text, json or auto", c.LogFormat)
 	}
@@ -337,8 +344,11 @@ func (c Config) Redacted() map[string]string {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		s := fmt.Sprint(v.Field(i).Interface())
-		if f.Tag.Get("secret") == "url" {
+		switch {
+		case f.Tag.Get("secret") == "url":
 			s = redactURL(s)
+		case f.Tag.Get("secret") == "token" && s != "":
+			s = "(set)"
 		}
 		if o, ok := v.Field(i).Interface().(Options); ok {
 			s = o.redacted(func(string) bool { return true })

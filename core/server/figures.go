@@ -44,7 +44,7 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 	for _, st := range p.plugins.Stats() {
 		out = append(out, pluginFigures(st)...)
 	}
-	return out
+	return append(out, p.lakeFigures()...)
 }
 
 func (p *parts) badBatches(s node.Stats) (quarantined, refused float64) {

@@ -19,7 +19,9 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/icebergrest"
 	"github.com/mink-project/mink/core/kafka"
+	"github.com/mink-project/mink/core/lake"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/storehead"
 	"github.com/mink-project/mink/core/node"
@@ -57,6 +59,8 @@ type parts struct {
 	log         metalog.Log
 	replica     *metalog.Replica
 	head        *storehead.Keeper
+	warehouse   *lake.Warehouse // nil: no lake
+	iceberg     *icebergrest.Server
 	node        *node.Node
 	coordinator *coordinator.Coordinator
 	ops         *ops.Server
@@ -135,7 +139,7 @@ func (p *parts) openStorage(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("metadata database %s, object store %s: %w", redactURL(p.cfg.metaURL()), redactURL(p.cfg.storageURI()), err)
 	}
-	return nil
+	return p.openLake(ctx)
 }
 
 func (p *parts) openStores(ctx context.Context) (err error) {
@@ -431,6 +435,9 @@ func (p *parts) close() error {
 		if err := p.http.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
+	}
+	if p.warehouse != nil {
+		errs = append(errs, p.warehouse.Catalog().Close())
 	}
 	if p.log != nil {
 		errs = append(errs, p.log.Close())

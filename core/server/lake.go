@@ -1,0 +1,148 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/mink-project/mink/core/builtin/sqlcatalog"
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/icebergrest"
+	"github.com/mink-project/mink/core/lake"
+	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/sdk/mink"
+)
+
+// catalogLocal is the value of lake_catalog for the catalog in a database of Mink's.
+const catalogLocal = "local"
+
+// lakeCatalogURL is the database of the local catalog, in effect.
+func (c Config) lakeCatalogURL() string {
+	switch meta := c.metaURL(); {
+	case c.LakeCatalogURL != "":
+		return c.LakeCatalogURL
+	case schemeOf(meta) == "postgres" || schemeOf(meta) == "postgresql":
+		return meta
+	}
+	return "sqlite:" + filepath.Join(c.DataDir, "catalog.db")
+}
+
+// lakeRoot is the store's URI as other engines on this machine or in this cloud use it.
+func lakeRoot(uri string) (string, error) {
+	dir, ok := strings.CutPrefix(uri, "file://")
+	if !ok {
+		return uri, nil
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("storage_uri %s: %w", uri, err)
+	}
+	return "file://" + filepath.ToSlash(abs), nil
+}
+
+// openLake opens the catalog and mounts it at /iceberg. A store whose place cannot be a
+// location of Iceberg's leaves the node without a lake.
+func (p *parts) openLake(ctx context.Context) error {
+	if p.cfg.LakeCatalog == off {
+		return nil
+	}
+	root, err := lakeRoot(p.cfg.storageURI())
+	if err == nil {
+		_, err = lake.NewRoot(root)
+	}
+	if err != nil {
+		p.logger.Warn("there is no lake: its files would have no place that other engines find; lake_catalog = \"off\" says that this is meant", "error", err)
+		return nil
+	}
+	url := p.cfg.lakeCatalogURL()
+	c, err := sqlcatalog.Open(ctx, url, sqlcatalog.Default())
+	if err != nil {
+		return fmt.Errorf("lake_catalog_url %s: %w", redactURL(url), err)
+	}
+	w, err := lake.NewWarehouse(lake.WarehouseConfig{Store: p.objects, Root: root, Catalog: c, CacheBytes: min(64<<20, memoryLimit()/32), Logger: p.logger})
+	if err != nil {
+		return errors.Join(err, c.Close())
+	}
+	p.warehouse = w
+	p.iceberg = icebergrest.New(&lake.Guard{Warehouse: w, Owned: p.tieredToLake, Pinned: p.pinnedInLake},
+		icebergrest.Config{Token: p.cfg.IcebergToken, Client: lakeClient(p.cfg)}, p.logger)
+	p.ops.Mount("/iceberg", p.iceberg)
+	return nil
+}
+
+// tieredToLake says whether Mink writes a table to the lake. Before the node has a view
+// everything of Mink's is taken for that.
+func (p *parts) tieredToLake(id mink.TableID) bool {
+	view := p.replica.View()
+	if view == nil {
+		return true
+	}
+	_, ok := view.Tiering(id, cluster.LakeSink)
+	return ok
+}
+
+// pinnedInLake are the lake snapshots of a table that readers may still have.
+func (p *parts) pinnedInLake(id mink.TableID) (ids []int64) {
+	view := p.replica.View()
+	if view == nil {
+		return nil
+	}
+	t, ok := view.Tiering(id, cluster.LakeSink)
+	if !ok {
+		return nil
+	}
+	for _, s := range t.Snapshots {
+		var n int64
+		if _, err := fmt.Sscan(s.Snapshot, &n); err == nil {
+			ids = append(ids, n)
+		}
+	}
+	return ids
+}
+
+// lakeClient tells clients how to reach the store, by names that Iceberg's clients
+// share. Credentials are theirs to bring.
+func lakeClient(c Config) map[string]string {
+	if schemeOf(c.storageURI()) != "s3" {
+		return nil
+	}
+	out := map[string]string{}
+	for option, property := range map[string]string{"endpoint": "s3.endpoint", "region": "s3.region"} {
+		if v := c.StorageOptions[option]; v != "" {
+			out[property] = v
+		}
+	}
+	if c.StorageOptions["path_style"] == "true" || c.StorageOptions["endpoint"] != "" {
+		out["s3.path-style-access"] = "true"
+	}
+	return out
+}
+
+func (p *parts) lakeFigures() []ops.Figure {
+	if p.warehouse == nil {
+		return nil
+	}
+	s := p.warehouse.Files().Stats()
+	var out []ops.Figure
+	for _, c := range []struct {
+		op string
+		n  int64
+	}{{"get", s.Gets}, {"head", s.Heads}, {"put", s.Puts}, {"delete", s.Deletes}} {
+		out = append(out, ops.Figure{
+			Name: "mink_lake_file_requests_total", Help: "Requests for files of the lake through the Iceberg library.", Counter: true,
+			Labels: []string{"op"}, Values: []string{c.op}, Value: float64(c.n),
+		})
+	}
+	for class := 1; class <= 5; class++ {
+		out = append(out, ops.Figure{
+			Name: "mink_iceberg_requests_total", Help: "Requests of clients at /iceberg, by the first digit of the answer's status.", Counter: true,
+			Labels: []string{"status"}, Values: []string{fmt.Sprintf("%dxx", class)}, Value: float64(p.iceberg.Requests(class)),
+		})
+	}
+	return append(out,
+		ops.Figure{Name: "mink_lake_read_bytes_total", Help: "Bytes of lake files read through the Iceberg library.", Counter: true, Value: float64(s.BytesRead)},
+		ops.Figure{Name: "mink_lake_written_bytes_total", Help: "Bytes of lake files written through the Iceberg library.", Counter: true, Value: float64(s.BytesWritten)},
+		ops.Figure{Name: "mink_lake_cache_hits_total", Help: "Metadata and manifests of the lake that were in memory.", Counter: true, Value: float64(s.CacheHits)})
+}
