@@ -20,7 +20,7 @@ const (
 
 // deleter writes one kind of deletes of one bucket.
 type deleter interface {
-	delete(rows arrow.RecordBatch, keys [][]byte) error
+	delete(keys arrow.RecordBatch) error
 	finish() ([]iceberg.DataFile, error)
 	abort()
 }
@@ -33,9 +33,7 @@ type foldOutput struct {
 
 func (o foldOutput) row(rows arrow.RecordBatch) error { return o.rows.Write(rows) }
 
-func (o foldOutput) delete(rows arrow.RecordBatch, keys [][]byte) error {
-	return o.deletes.delete(rows, keys)
-}
+func (o foldOutput) delete(keys arrow.RecordBatch) error { return o.deletes.delete(keys) }
 
 // writeFold writes a bucket's files.
 func (r *round) writeFold(ctx context.Context, f *fold) error {
@@ -75,18 +73,12 @@ func (r *round) newDeleter(ctx context.Context) (deleter, error) {
 
 // equalityDeletes has the keys whose older rows are gone, as rows of the key
 // columns.
-type equalityDeletes struct {
-	w       *parquetWriter
-	columns []int // of the rows
-}
+type equalityDeletes struct{ w *parquetWriter }
 
 func (r *round) newEqualityDeletes(ctx context.Context) (*equalityDeletes, error) {
-	e := &equalityDeletes{}
 	var key schema.Schema
 	for _, name := range r.t.spec.PrimaryKey {
-		i := r.t.cols.mink.Index(name)
-		e.columns = append(e.columns, i)
-		key.Columns = append(key.Columns, r.t.cols.mink.Columns[i])
+		key.Columns = append(key.Columns, r.t.cols.mink.Columns[r.t.cols.mink.Index(name)])
 	}
 	ice, err := IcebergSchema(&key, r.t.spec.PrimaryKey)
 	if err != nil {
@@ -100,16 +92,11 @@ func (r *round) newEqualityDeletes(ctx context.Context) (*equalityDeletes, error
 	for _, c := range key.Columns {
 		kind.equality = append(kind.equality, int(c.ID))
 	}
-	e.w = r.newFiles(ctx, kind, deletesSuffix)
-	return e, nil
+	return &equalityDeletes{r.newFiles(ctx, kind, deletesSuffix)}, nil
 }
 
-func (e *equalityDeletes) delete(rows arrow.RecordBatch, _ [][]byte) error {
-	columns := make([]arrow.Array, 0, len(e.columns))
-	for _, i := range e.columns {
-		columns = append(columns, rows.Column(i))
-	}
-	batch := array.NewRecordBatch(e.w.arrow, columns, rows.NumRows())
+func (e *equalityDeletes) delete(keys arrow.RecordBatch) error {
+	batch := array.NewRecordBatch(e.w.arrow, keys.Columns(), keys.NumRows())
 	defer batch.Release()
 	return e.w.Write(batch)
 }

@@ -33,6 +33,8 @@ type fold struct {
 	cfg     SinkConfig
 	enc     *keyenc.Encoder
 	arrow   *arrow.Schema // of the rows
+	key     *arrow.Schema // of the key columns in them
+	keys    []int         // where those are
 	batches []arrow.RecordBatch
 	entries []change
 	arena   []byte // of keys; full ones are kept alive by their keys
@@ -59,7 +61,14 @@ func newFold(cfg SinkConfig, s *schema.Schema, primaryKey []string, as *arrow.Sc
 	if err != nil {
 		return nil, err
 	}
-	return &fold{cfg: cfg, enc: enc, arrow: as}, nil
+	f := &fold{cfg: cfg, enc: enc, arrow: as}
+	fields := make([]arrow.Field, 0, len(primaryKey))
+	for _, name := range primaryKey {
+		i := s.Index(name)
+		f.keys, fields = append(f.keys, i), append(fields, as.Field(i))
+	}
+	f.key = arrow.NewSchema(fields, nil)
+	return f, nil
 }
 
 // add takes changes: from has the keys, rows the same rows as they are written.
@@ -167,8 +176,8 @@ func concatenate(cfg SinkConfig, as *arrow.Schema, batches []arrow.RecordBatch) 
 type output interface {
 	// row gets rows that the round writes.
 	row(rows arrow.RecordBatch) error
-	// delete gets rows whose keys are to be deleted, with those keys.
-	delete(rows arrow.RecordBatch, keys [][]byte) error
+	// delete gets the key columns of rows whose keys are to be deleted.
+	delete(keys arrow.RecordBatch) error
 }
 
 // emit gives everything to out; afterwards the fold is empty.
@@ -199,21 +208,24 @@ func (f *fold) emit(ctx context.Context, out output) error {
 // put gives folded changes to out, whose rows are in one batch.
 func (f *fold) put(ctx context.Context, entries []change, rows arrow.RecordBatch, out output) error {
 	var live, dead []int32
-	var keys [][]byte
 	for _, e := range entries {
 		if e.first != mink.ChangeInsert {
-			dead, keys = append(dead, e.row), append(keys, e.key)
+			dead = append(dead, e.row)
 		}
 		if e.last == mink.ChangeInsert || e.last == mink.ChangeUpdateAfter {
 			live = append(live, e.row)
 		}
 	}
 	if len(dead) > 0 {
-		batch, err := f.take(ctx, rows, dead)
+		columns := make([]arrow.Array, 0, len(f.keys))
+		for _, i := range f.keys {
+			columns = append(columns, rows.Column(i))
+		}
+		batch, err := f.take(ctx, f.key, columns, dead)
 		if err != nil {
 			return err
 		}
-		err = out.delete(batch, keys)
+		err = out.delete(batch)
 		batch.Release()
 		if err != nil {
 			return err
@@ -222,7 +234,7 @@ func (f *fold) put(ctx context.Context, entries []change, rows arrow.RecordBatch
 	if len(live) == 0 {
 		return nil
 	}
-	batch, err := f.take(ctx, rows, live)
+	batch, err := f.take(ctx, f.arrow, rows.Columns(), live)
 	if err != nil {
 		return err
 	}
@@ -230,28 +242,28 @@ func (f *fold) put(ctx context.Context, entries []change, rows arrow.RecordBatch
 	return out.row(batch)
 }
 
-// take answers some rows of a batch, which the caller releases.
-func (f *fold) take(ctx context.Context, rows arrow.RecordBatch, which []int32) (arrow.RecordBatch, error) {
+// take answers some rows of columns, which the caller releases.
+func (f *fold) take(ctx context.Context, as *arrow.Schema, from []arrow.Array, which []int32) (arrow.RecordBatch, error) {
 	b := array.NewInt32Builder(f.cfg.Allocator)
 	defer b.Release()
 	b.AppendValues(which, nil)
 	indices := b.NewInt32Array()
 	defer indices.Release()
 	ctx = compute.WithAllocator(ctx, f.cfg.Allocator)
-	columns := make([]arrow.Array, 0, rows.NumCols())
+	columns := make([]arrow.Array, 0, len(from))
 	defer func() {
 		for _, c := range columns {
 			c.Release()
 		}
 	}()
-	for i, c := range rows.Columns() {
+	for i, c := range from {
 		taken, err := compute.TakeArrayOpts(ctx, c, indices, compute.TakeOptions{BoundsCheck: false})
 		if err != nil {
-			return nil, fmt.Errorf("column %q: %w", rows.ColumnName(i), err)
+			return nil, fmt.Errorf("column %q: %w", as.Field(i).Name, err)
 		}
 		columns = append(columns, taken)
 	}
-	return array.NewRecordBatch(f.arrow, columns, int64(len(which))), nil
+	return array.NewRecordBatch(as, columns, int64(len(which))), nil
 }
 
 // close frees memory and scratch files.

@@ -28,18 +28,17 @@ const wantBytes = 32 << 20
 // key columns of the files that may have the keys, newest first: the newest row of
 // a key is the only one that is not deleted yet.
 type positionDeletes struct {
-	r       *round
-	ctx     context.Context
-	b       *bucketRound
-	w       *parquetWriter
-	enc     *keyenc.Encoder
-	key     *arrow.Schema // of the key columns, in Iceberg's Arrow types
-	ids     []int         // their field ids
-	columns []int         // their places in the rows
-	want    map[string]struct{}
-	bytes   int
-	found   map[string][]int64 // by location
-	buf     []byte
+	r     *round
+	ctx   context.Context
+	b     *bucketRound
+	w     *parquetWriter
+	enc   *keyenc.Encoder
+	key   *arrow.Schema // of the key columns, in Iceberg's Arrow types
+	ids   []int         // their field ids
+	want  map[string]struct{}
+	bytes int
+	found map[string][]int64 // by location
+	buf   []byte
 }
 
 func (r *round) newPositionDeletes(ctx context.Context) (*positionDeletes, error) {
@@ -54,7 +53,7 @@ func (r *round) newPositionDeletes(ctx context.Context) (*positionDeletes, error
 		c := r.t.cols.mink.Columns[i]
 		c.Type = asIceberg(c.Type)
 		key.Columns = append(key.Columns, c)
-		p.columns, p.ids = append(p.columns, i), append(p.ids, int(c.ID))
+		p.ids = append(p.ids, int(c.ID))
 		fields = append(fields, arrow.Field{Name: name, Type: r.rows.arrow.Field(i).Type})
 	}
 	p.key = arrow.NewSchema(fields, nil)
@@ -83,12 +82,8 @@ func asIceberg(t schema.Type) schema.Type {
 	return t
 }
 
-func (p *positionDeletes) delete(rows arrow.RecordBatch, _ [][]byte) error {
-	columns := make([]arrow.Array, 0, len(p.columns))
-	for _, i := range p.columns {
-		columns = append(columns, rows.Column(i))
-	}
-	batch := array.NewRecordBatch(p.key, columns, rows.NumRows())
+func (p *positionDeletes) delete(keys arrow.RecordBatch) error {
+	batch := array.NewRecordBatch(p.key, keys.Columns(), keys.NumRows())
 	defer batch.Release()
 	if err := p.enc.Bind(batch); err != nil {
 		return err

@@ -94,7 +94,7 @@ func (f *fold) runBatch(ctx context.Context, as *arrow.Schema, entries []change,
 		first.Append(uint8(e.first))
 		last.Append(uint8(e.last))
 	}
-	taken, err := f.take(ctx, rows, which)
+	taken, err := f.take(ctx, f.arrow, rows.Columns(), which)
 	if err != nil {
 		return nil, err
 	}
