@@ -91,10 +91,12 @@ func BenchmarkTiering(b *testing.B) {
 		name string
 		spec sink.TableSpec
 		kind mink.Change
+		n    int // batches of 16 Ki rows; more than about 35 of changes are spilled
 	}{
-		{"log", sink.TableSpec{}, 0},
-		{"primaryKeyInserts", sink.TableSpec{PrimaryKey: []string{"id"}}, mink.ChangeInsert},
-		{"primaryKeyUpdates", sink.TableSpec{PrimaryKey: []string{"id"}}, mink.ChangeUpdateAfter},
+		{"log", sink.TableSpec{}, 0, 60},
+		{"primaryKeyInserts", sink.TableSpec{PrimaryKey: []string{"id"}}, mink.ChangeInsert, 25},
+		{"primaryKeyUpdates", sink.TableSpec{PrimaryKey: []string{"id"}}, mink.ChangeUpdateAfter, 25},
+		{"primaryKeyUpdatesSpilled", sink.TableSpec{PrimaryKey: []string{"id"}}, mink.ChangeUpdateAfter, 60},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			o := newOne(b, c.spec, SinkConfig{ScratchDir: b.TempDir()}, "id", "BIGINT", "n", "INT", "text", "STRING")
@@ -102,7 +104,7 @@ func BenchmarkTiering(b *testing.B) {
 			o.w.store = hole
 			o.s = newSink(o.w, o.s.cfg)
 			o.open()
-			batches, bytes := benchRows(b, o.spec.Schema.Arrow, 60, 1<<14)
+			batches, bytes := benchRows(b, o.spec.Schema.Arrow, c.n, 1<<14)
 			defer func() {
 				for _, r := range batches {
 					r.Release()
