@@ -77,6 +77,9 @@ func (t *lakeTable) BeginRound(ctx context.Context, req sink.BeginRoundRequest) 
 }
 
 func (t *lakeTable) begin(ctx context.Context, req sink.BeginRoundRequest) (*round, error) {
+	if t.cols == nil {
+		return nil, fmt.Errorf("%w: the handle was opened to drop the table", sink.ErrInvalid)
+	}
 	tbl, err := t.load(ctx)
 	if err != nil {
 		return nil, err
@@ -351,8 +354,8 @@ func (t *lakeTable) SchemaChange(ctx context.Context, req sink.SchemaChangeReque
 	fail := func(err error) (sink.SchemaChangeResponse, error) {
 		return sink.SchemaChangeResponse{}, t.fail("change the schema of", "", err)
 	}
-	if t.round != nil {
-		return fail(fmt.Errorf("%w: round %s is open", sink.ErrInvalid, t.round.req.Round))
+	if t.round != nil || t.cols == nil {
+		return fail(fmt.Errorf("%w: a round is open, or the handle was opened to drop the table", sink.ErrInvalid))
 	}
 	if err := req.Schema.Validate(); err != nil {
 		return fail(err)

@@ -331,3 +331,57 @@ func TestOffsetsOfManyBuckets(t *testing.T) {
 		t.Fatal("offsets that are gone are taken for zero")
 	}
 }
+
+// TestDropOfATableThatCannotBeOpened: its name must become free, whatever is wrong.
+func TestDropOfATableThatCannotBeOpened(t *testing.T) {
+	o := newOne(t, sink.TableSpec{}, SinkConfig{}, "k", "INT")
+	o.open()
+	o.round(row{"", `{"k":1}`})
+	tx := o.outside().NewTransaction()
+	o.must(tx.SetProperties(iceberg.Properties{keySchemaID: "nonsense"}))
+	_, err := tx.Commit(t.Context())
+	o.must(err)
+	if _, err := o.s.Open(t.Context(), sink.OpenRequest{Table: o.spec}); !errors.Is(err, sink.ErrCorrupt) {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time nothing is there
+		table, err := o.s.Open(t.Context(), sink.OpenRequest{Table: o.spec, Drop: true})
+		o.must(err)
+		if _, err := table.BeginRound(t.Context(), sink.BeginRoundRequest{Round: "r", Fence: 1}); !errors.Is(err, sink.ErrInvalid) {
+			t.Fatal(err)
+		}
+		_, err = table.Drop(t.Context(), sink.DropRequest{})
+		o.must(err)
+		o.must(table.Close())
+	}
+	if keys := o.keys(""); len(keys) > 0 {
+		t.Fatalf("left behind: %v", keys)
+	}
+	o.spec.ID = 8 // the next table of the name
+	o.open()
+	other, err := o.s.Open(t.Context(), sink.OpenRequest{Table: o.spec, Drop: true})
+	o.must(err)
+	o.must(other.Close())
+	old := o.spec
+	old.ID = 7
+	late, err := o.s.Open(t.Context(), sink.OpenRequest{Table: old, Drop: true})
+	o.must(err)
+	_, err = late.Drop(t.Context(), sink.DropRequest{}) // takes nothing of the new table
+	o.must(err)
+	o.open()
+}
+
+func TestMoreBucketsThanCanBeReadAreNotCommitted(t *testing.T) {
+	c := sink.Committed{Round: "a", Fence: 1, Ends: map[mink.BucketRef]mink.Offset{}}
+	for i := range int32(sink.RangesMax) {
+		c.Ends[mink.BucketRef{Table: 7, Partition: 1, Index: i}] = 1
+	}
+	req := sink.CommitRequest{Round: "b", Base: "a", Fence: 1, Ranges: []sink.Range{{Bucket: mink.BucketRef{Table: 7, Partition: 1}, Start: 1, End: 2}}}
+	if _, err := c.Check(req); err != nil {
+		t.Fatal(err)
+	}
+	req.Ranges = append(req.Ranges, sink.Range{Bucket: mink.BucketRef{Table: 7, Partition: 2}})
+	if _, err := c.Check(req); !errors.Is(err, sink.ErrInvalid) {
+		t.Fatal(err)
+	}
+}

@@ -165,7 +165,11 @@ func newColumns(spec sink.TableSpec) (*columns, error) {
 
 // Open makes the Iceberg table when it is absent and lets it follow the schema.
 func (s *Sink) Open(ctx context.Context, req sink.OpenRequest) (sink.Table, error) {
-	t, err := s.open(ctx, req.Table)
+	open := s.open
+	if req.Drop {
+		open = s.openToDrop
+	}
+	t, err := open(ctx, req.Table)
 	if err != nil {
 		return nil, fmt.Errorf("open lake table %s: %w", req.Table.FullName(), sinkError(err))
 	}
@@ -195,6 +199,14 @@ func (s *Sink) open(ctx context.Context, spec sink.TableSpec) (*lakeTable, error
 		return nil, err
 	}
 	return t, t.findSpec(tbl)
+}
+
+// openToDrop looks at nothing that a damaged or foreign table could fail.
+func (s *Sink) openToDrop(ctx context.Context, spec sink.TableSpec) (*lakeTable, error) {
+	if err := errors.Join(spec.Validate(), ctx.Err()); err != nil {
+		return nil, err
+	}
+	return &lakeTable{sink: s, store: s.w.Store(), spec: spec, dir: tableDir(spec), id: identifier(spec)}, nil
 }
 
 func identifier(spec sink.TableSpec) catalog.Identifier {

@@ -28,7 +28,7 @@ func (t *Tiering) drop(ctx context.Context, d Dropped, s sink.Sink, lease mink.L
 
 // dropAt opens the table, which makes its place when there is none, and drops it.
 func dropAt(ctx context.Context, d Dropped, s sink.Sink) error {
-	table, err := s.Open(ctx, sink.OpenRequest{Table: d.Spec})
+	table, err := s.Open(ctx, sink.OpenRequest{Table: d.Spec, Drop: true})
 	switch {
 	case errors.Is(err, sink.ErrAlreadyExists):
 		return nil // the place is another's: nothing there is of this table

@@ -34,10 +34,18 @@ func (c Committed) Check(req CommitRequest) (replay bool, err error) {
 	case req.Base != c.Round:
 		return false, fmt.Errorf("commit of round %s on base %q, but the last committed round is %q: %w", req.Round, req.Base, c.Round, ErrConflict)
 	}
+	buckets := len(c.Ends)
 	for _, r := range req.Ranges {
-		if end, ok := c.Ends[r.Bucket]; ok && end != r.Start {
+		end, ok := c.Ends[r.Bucket]
+		if !ok {
+			buckets++
+		}
+		if ok && end != r.Start {
 			return false, fmt.Errorf("commit of round %s: bucket %s starts at offset %d, but its committed end is %d: %w", req.Round, r.Bucket, r.Start, end, ErrConflict)
 		}
+	}
+	if buckets > RangesMax { // what is stored must stay readable
+		return false, fmt.Errorf("%w: commit of round %s: the table would have had %d buckets at the sink, at most %d", ErrInvalid, req.Round, buckets, RangesMax)
 	}
 	return false, nil
 }

@@ -86,7 +86,14 @@ type Sink interface {
 }
 
 // OpenRequest names the table.
-type OpenRequest struct{ Table TableSpec }
+type OpenRequest struct {
+	Table TableSpec
+	// Drop: of the handle only Drop and Close will follow. A sink that knows it makes
+	// no place and does not look at the schema, so that a table whose schema it cannot
+	// follow can be removed; one that does not opens as ever. It is not in the protocol
+	// of plugins yet.
+	Drop bool
+}
 
 // TableSpec is a table as a sink needs to know it.
 type TableSpec struct {
