@@ -82,6 +82,8 @@ func (s *Source) CommittedEnd(view *cluster.State, bucket mink.BucketRef) (start
 // time, so that the reading may take as long as it does. Errors, the last pair:
 // *mink.OutOfRangeError (mink.ErrOutOfRange) below the log's start, also when it has
 // risen meanwhile, or past the committed end; mink.ErrNotExist, mink.ErrCorrupt;
+// mink.ErrInvalid for a row that the target cannot hold (a time that a finer unit does
+// not reach), behind all rows before it;
 // mink.ErrUnavailable, also when the target does not fit rows of a newer schema version:
 // take a newer view and target.
 func (s *Source) ReadCommitted(ctx context.Context, view *cluster.State, bucket mink.BucketRef, from, to mink.Offset, target *schema.Schema) iter.Seq2[Rows, error] {
@@ -95,10 +97,10 @@ func (s *Source) ReadCommitted(ctx context.Context, view *cluster.State, bucket 
 		r.yield = func(rows Rows) bool { return yield(rows, nil) }
 		defer r.drop()
 		err := r.run(ctx, id)
-		if err == nil {
-			err = r.flush()
+		if errors.Is(err, errSourceEnded) || errors.Is(r.flush(), errSourceEnded) { // what came before an error is good
+			return
 		}
-		if err != nil && !errors.Is(err, errSourceEnded) {
+		if err != nil {
 			yield(Rows{}, fmt.Errorf("read bucket %s at %d: %w", bucket, r.next, err))
 		}
 	}
@@ -116,6 +118,7 @@ type sourceReader struct {
 	next, to mink.Offset
 	versions map[mink.SchemaID]*sourceVersion
 	held     *Rows
+	warned   bool // of what is quarantined
 	yield    func(Rows) bool
 }
 
@@ -193,9 +196,10 @@ func (r *sourceReader) batch(b record.Batch) error {
 	if err != nil {
 		return err
 	}
-	rows, skip, err := v.rows(r.bucket, b)
-	if errors.As(err, new(*tablet.QuarantineError)) {
-		return r.gap(end, end-r.next)
+	rows, skip, err := v.decoder.Rows(r.bucket, b, v.columns)
+	var bad *tablet.QuarantineError
+	if errors.As(err, &bad) {
+		return r.quarantine(end, bad.Why)
 	}
 	if err != nil {
 		return err
@@ -206,41 +210,79 @@ func (r *sourceReader) batch(b record.Batch) error {
 		if first > last {
 			continue
 		}
-		if err := r.part(b, rows, first); err != nil {
+		if err := r.part(v, b, rows, first); err != nil {
 			return err
 		}
-		bad := last + 1 - first
 		if q.Why == "" {
-			bad = 0
+			err = r.gap(last+1, 0)
+		} else {
+			err = r.quarantine(last+1, q.Why)
 		}
-		if err := r.gap(last+1, bad); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	return r.part(b, rows, end)
+	return r.part(v, b, rows, end)
 }
 
+// remapRows is how many rows are brought to the target at a time: what was null may take
+// as much memory as values.
+const remapRows = 16 << 10
+
 // part adds the rows of b up to an offset; behind the last one there are none.
-func (r *sourceReader) part(b record.Batch, rows arrow.RecordBatch, end mink.Offset) error {
+func (r *sourceReader) part(v *sourceVersion, b record.Batch, rows arrow.RecordBatch, end mink.Offset) error {
 	from := min(int64(r.next-b.BaseOffset()), rows.NumRows())
 	to := min(int64(end-b.BaseOffset()), rows.NumRows())
-	if from < to {
-		if err := r.flush(); err != nil {
+	for ; from < to; from = int64(r.next - b.BaseOffset()) {
+		if err := r.slice(v, b, rows, from, min(from+remapRows, to)); err != nil {
 			return err
 		}
-		r.held = &Rows{Batch: rows.NewSlice(from, to), Start: r.next, End: r.next + mink.Offset(to-from)}
-		if c := b.Changes(); c != nil { // as many as there are rows
-			r.held.Changes = make([]mink.Change, to-from)
-			for i, kind := range c[from:to] {
-				r.held.Changes[i] = mink.Change(kind)
-			}
-		}
-		r.next = r.held.End
 	}
 	if r.next < end {
 		return r.gap(end, 0)
 	}
 	return nil
+}
+
+// slice adds rows [from, to) of b, in halves when they do not become rows of the target
+// together. A row that does not alone ends the reading: it is a good row, to be skipped
+// by nobody.
+func (r *sourceReader) slice(v *sourceVersion, b record.Batch, rows arrow.RecordBatch, from, to int64) error {
+	stored := rows.NewSlice(from, to)
+	defer stored.Release()
+	rec, err := v.plan.Remap(memory.DefaultAllocator, stored)
+	switch {
+	case err != nil && to-from > 1:
+		middle := from + (to-from)/2
+		if err := r.slice(v, b, rows, from, middle); err != nil {
+			return err
+		}
+		return r.slice(v, b, rows, middle, to)
+	case err != nil: // not its class, which may be that of an offset
+		return fmt.Errorf("%w: the row at offset %d, of schema %d, does not fit the table's schema %d: %s", mink.ErrInvalid, r.next, b.SchemaID(), r.target.ID, err.Error())
+	}
+	if err := r.flush(); err != nil {
+		rec.Release()
+		return err
+	}
+	r.held = &Rows{Batch: rec, Start: r.next, End: r.next + mink.Offset(to-from)}
+	if c := b.Changes(); c != nil { // as many as there are rows
+		r.held.Changes = make([]mink.Change, to-from)
+		for i, kind := range c[from:to] {
+			r.held.Changes[i] = mink.Change(kind)
+		}
+	}
+	r.next = r.held.End
+	return nil
+}
+
+// quarantine passes offsets up to end whose rows nobody can decode.
+func (r *sourceReader) quarantine(end mink.Offset, why string) error {
+	if !r.warned {
+		r.warned = true
+		r.source.node.logger.Warn("reading skips what cannot be decoded, here and perhaps further on", "bucket", r.bucket.String(), "first_offset", r.next, "last_offset", end-1, "why", why)
+	}
+	return r.gap(end, end-r.next)
 }
 
 // gap passes offsets without rows.
@@ -313,18 +355,4 @@ func (r *sourceReader) version(id mink.SchemaID) (*sourceVersion, error) {
 	}
 	r.versions[id] = v
 	return v, nil
-}
-
-// rows decodes a batch to the target. *tablet.QuarantineError: it has none.
-func (v *sourceVersion) rows(bucket mink.BucketRef, b record.Batch) (rows arrow.RecordBatch, skip []tablet.Quarantined, err error) {
-	stored, skip, err := v.decoder.Rows(bucket, b, v.columns)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer stored.Release()
-	rows, err = v.plan.Remap(memory.DefaultAllocator, stored)
-	if err != nil { // the same for every reader: skipped as a batch that cannot be decoded is
-		return nil, nil, &tablet.QuarantineError{Bucket: bucket, First: b.BaseOffset(), Last: b.LastOffset(), Why: err.Error()}
-	}
-	return rows, skip, nil
 }

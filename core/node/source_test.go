@@ -432,6 +432,61 @@ func TestSourceErrors(t *testing.T) {
 	})
 }
 
+// A row that the newer schema cannot hold stops the reading there: it is not skipped, nor
+// are those of its batch. Large batches come in pieces.
+func TestSourceSkipsNoGoodRow(t *testing.T) {
+	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		ref := typedTable(t, p, "t")
+		_, log := leaderOf(t, w, ref)
+		table, _ := p.Node().View().Table(ref.Table)
+		const n, far = 40_000, 30_001
+		b := array.NewRecordBuilder(memory.DefaultAllocator, table.Schemas[0].Arrow())
+		defer b.Release()
+		for i := range n {
+			b.Field(0).AppendNull()
+			b.Field(1).(*array.StringBuilder).Append("")
+			b.Field(2).AppendNull()
+			ms := arrow.Timestamp(1_700_000_000_000)
+			if i == far {
+				ms = 253_402_300_799_000 // 9999-12-31 23:59:59, beyond nanoseconds
+			}
+			b.Field(3).(*array.TimestampBuilder).Append(ms)
+		}
+		rec := b.NewRecordBatch()
+		defer rec.Release()
+		meta, body, err := arrowipc.Encode(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending, err := log.AppendArrow(tablet.ArrowAppend{SchemaID: 1, Metadata: meta, Body: body, Count: n, WriterID: mink.NoWriter})
+		appended(t, pending, err)
+		finer := schema.MustParseType("TIMESTAMP(9)")
+		table, err = p.Node().AlterTable(t.Context(), ref.Table, []schema.Change{{Op: schema.ModifyColumn, Name: "t", Type: &finer}}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := p.Node().Source()
+		w.Eventually(time.Minute, "uploads", func() bool { _, end, _ := s.CommittedEnd(p.Node().View(), ref); return end == n })
+		for _, c := range []struct{ from, to, end mink.Offset }{{0, n, far}, {0, far, far}, {far + 1, n, n}} {
+			at := c.from
+			var failed error
+			for rows, err := range s.ReadCommitted(t.Context(), p.Node().View(), ref, c.from, c.to, table.Schemas[1]) {
+				if failed = err; err != nil {
+					break
+				}
+				if rows.Start != at || rows.End-rows.Start != mink.Offset(rows.Batch.NumRows()) || rows.Batch.NumRows() > 20_000 || rows.Quarantined != 0 {
+					t.Fatalf("rows [%d, %d) at %d, %d of them", rows.Start, rows.End, at, rows.Batch.NumRows())
+				}
+				at = rows.End
+			}
+			if at != c.end || (failed != nil) != (c.end < c.to) || failed != nil && (!errors.Is(failed, mink.ErrInvalid) || errors.Is(failed, mink.ErrOutOfRange)) {
+				t.Errorf("[%d, %d) ends at %d: %v", c.from, c.to, at, failed)
+			}
+		}
+	})
+}
+
 // A node that hears nothing of the metadata any more reads objects that the others have
 // long replaced and deleted: that is not corruption, and once it hears again it reads on.
 func TestSourceOnANodeThatIsBehind(t *testing.T) {

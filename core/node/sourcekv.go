@@ -25,8 +25,9 @@ const (
 	snapshotBytes = 4 << 20
 )
 
-// ReadKVSnapshot answers the rows of the newest retained KV snapshot of a bucket, led here
-// or not, in the order of their keys and brought to the target schema by field id: the
+// ReadKVSnapshot answers the rows of a KV snapshot of a bucket, led here or not: of the
+// newest that the metadata retain now and whose offset is within the log's committed end
+// as of view; when all of those have gone, of the newest. They come in the order of their keys and brought to the target schema by field id: the
 // latest row of each key as of the offset at; the changelog goes on from there. Their
 // Start and End are both at, their Changes nil. A damaged snapshot gives way to the one
 // before.
@@ -50,7 +51,8 @@ func (s *Source) ReadKVSnapshot(ctx context.Context, view *cluster.State, bucket
 	case <-ctx.Done():
 		return 0, nil, fmt.Errorf("KV snapshot of bucket %s: %d are read already: %w", bucket, cap(n.kv.reads), context.Cause(ctx))
 	}
-	if err = read.open(ctx, id); err == nil {
+	in, _ := view.Stream(id)
+	if err = read.open(ctx, id, in.End); err == nil {
 		var offset mink.Offset
 		if offset = read.store.Offset(); offset != read.of.Offset {
 			err = fmt.Errorf("snapshot %d of offset %d is as of %d: %w", read.of.ID, read.of.Offset, offset, mink.ErrCorrupt)
@@ -93,15 +95,26 @@ type snapshotRead struct {
 	once   sync.Once
 }
 
-// open restores and opens the newest snapshot that is of use.
-func (r *snapshotRead) open(ctx context.Context, id mink.StreamID) error {
+// open restores and opens the newest snapshot that is of use, one up to an offset if there
+// still is one.
+func (r *snapshotRead) open(ctx context.Context, id mink.StreamID, upTo mink.Offset) error {
 	n := r.node
 	shared, home, err := n.home()
 	if err != nil {
 		return diskError(n.cfg.KVDir, err)
 	}
 	r.dir = filepath.Join(home, fmt.Sprintf("snapshot-%d-%d", id, n.kv.numbers.Add(1)))
-	retained := func() []kvplan.Snapshot { return n.View().KVSnapshots(id) }
+	retained := func() []kvplan.Snapshot {
+		all := n.View().KVSnapshots(id)
+		k := len(all)
+		for k > 0 && all[k-1].Offset > upTo {
+			k--
+		}
+		if k == 0 {
+			return all
+		}
+		return all[:k]
+	}
 	refused := map[kvplan.File]error{}
 	for synced := false; ; {
 		o, ok, err := kvsnap.RestoreNewest(ctx, n.cfg.KVSnapshots.Transfer, n.deps.Objects, r.bucket, retained, refused, r.dir, n.logger)

@@ -168,11 +168,20 @@ func TestSourceOverDamagedKVSnapshots(t *testing.T) {
 		}
 		cancel()
 		reader.Faults.ClearRules()
+		old := reader.Node().View()
 		kvs := mustKV(t, leader, ref)
 		putRow(t, kvs, 4, "d")
 		newer := snapshotted(t, w, leader, ref)
 		if newer.ID == s.ID {
 			t.Fatal("no newer snapshot")
+		}
+		// A reader that planned on an older view gets what that view's log reaches.
+		at, rows, err := reader.Node().Source().ReadKVSnapshot(ctx, old, ref, target)
+		if err != nil || at != s.Offset {
+			t.Fatal(at, err)
+		}
+		for range rows {
+			break
 		}
 		destroy := func(s kvplan.Snapshot) {
 			key := kvplan.BucketFile{Bucket: ref, File: s.Head()}.Key()
