@@ -28,6 +28,7 @@ func (a *app) printStats(s api.Stats) {
 	a.printTable([]string{"table", "bucket", "epoch", "log start", "high watermark", "log end", "quarantined", "refused", "error"}, rows)
 	a.printKVSnapshots(s.Buckets)
 	a.printHeldTrims(s.Buckets)
+	a.printTiering(s.Tiering)
 	rows = nil
 	for _, l := range s.Loops {
 		rows = append(rows, []string{l.Name, (time.Duration(l.IntervalMs) * time.Millisecond).String(), timeOf(l.LastMs), timeOf(l.NextMs), fmt.Sprint(l.Runs), fmt.Sprint(l.Failures), said(l)})

@@ -122,6 +122,15 @@ func (c *Coordinator) Leading() bool {
 	return ok
 }
 
+// Lease is the lease that this node holds, unless it may have expired since it was renewed
+// last: a process that stood still does not act on what it held before.
+func (c *Coordinator) Lease() (mink.LeaseEpoch, bool) {
+	l, ok := c.held()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return l.Epoch, ok && time.Since(c.mu.since) < c.cfg.LeaseTTL
+}
+
 // held is the lease of this node's current epoch, as last taken or renewed,
 // unless the view shows a later one: then what it would propose is refused, and
 // each refusal would be an entry that wakes it again.

@@ -89,6 +89,7 @@ func (s *service) actionTable() []action {
 		holder(entry(api.ActionAcceptLoss, "AcceptLoss -> LossReport: what damaged write-ahead logs have lost; confirm: give it up", s.acceptLoss)),
 		holder(answersMany(api.ActionRebalance, "Rebalance -> many RebalanceStep: even out the buckets over the nodes; each move when it has ended, the report last", s.rebalance)),
 		holder(entry(api.ActionRemoveNode, "RemoveNode -> RemovedNode: forget a node that has ended", s.removeNode)),
+		holder(entry(api.ActionTierTable, "TierTable -> TierReport: a round of tiering of a table, now", s.tierTable)),
 		entry(api.ActionReleaseBucket, "ReleaseBucket -> {}: the bucket's leader moves it to another live node", s.releaseBucket),
 	}
 }

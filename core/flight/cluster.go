@@ -1,6 +1,7 @@
 package flight
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -198,6 +199,14 @@ func (s *service) rebalance(ctx context.Context, b api.Rebalance, send func(any)
 
 func (s *service) removeNode(ctx context.Context, b api.RemoveNode) (any, error) {
 	return s.backend.RemoveNode(ctx, b)
+}
+
+func (s *service) tierTable(ctx context.Context, b api.TierTable) (any, error) {
+	t, err := tableNamed(s.backend.View(), b.Table)
+	if err != nil {
+		return nil, err
+	}
+	return s.backend.TierTable(ctx, t.ID, cmp.Or(b.Sink, cluster.LakeSink), b.Wait)
 }
 
 func (s *service) releaseBucket(ctx context.Context, b api.ReleaseBucket) (any, error) {

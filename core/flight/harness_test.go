@@ -143,6 +143,10 @@ func (b *backend) RemoveNode(ctx context.Context, r api.RemoveNode) (api.Removed
 	return b.coordinator.RemoveNode(ctx, r)
 }
 
+func (b *backend) TierTable(context.Context, mink.TableID, string, bool) (api.TierReport, error) {
+	return api.TierReport{}, mink.ErrUnsupported
+}
+
 func (b *backend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
 	if b.rebalance != nil {
 		return b.rebalance(each)

@@ -73,6 +73,10 @@ type Config struct {
 	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
 	GroupCommitInterval      units.Duration `koanf:"group_commit_interval" doc:"Time between two metadata commands that commit offsets of consumer groups; commits are gathered meanwhile. Down to a tenth of it while a few clients wait for each commit before the next."`
 
+	TieringWorkers    int32          `koanf:"tiering_workers" doc:"How many tables the lease holder writes to their sinks at once. A table that is slow or fails holds up one of them at most, if there are two."`
+	TieringTimeout    units.Duration `koanf:"tiering_timeout" doc:"How long a round of tiering may go without any progress (a request to the lake, a file) before it is given up and begun anew."`
+	TieringRoundBytes units.Size     `koanf:"tiering_round_bytes" doc:"A round of tiering ends when it has written so much of a table, as its rows are in memory; the next one begins at once."`
+
 	NodeRetention units.Duration `koanf:"node_retention" doc:"How long a node that ended stays listed, unless mink cluster remove-node removes it before. 0s: for ever."`
 
 	WALUploadInterval     units.Duration `koanf:"wal_upload_interval" doc:"How often write-ahead objects are gathered into stream objects."`
@@ -111,6 +115,7 @@ func DefaultConfig() Config {
 		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
 		CompactionInterval: dur(time.Minute), ObjectCleanupInterval: dur(30 * time.Second), OrphanAge: dur(time.Hour),
+		TieringWorkers: 2, TieringRoundBytes: 1 << 30, TieringTimeout: dur(10 * time.Minute),
 		KVIdleClose: dur(10 * time.Minute), KafkaDatabase: "kafka", AutoCreateTopics: true, DefaultPartitions: 1,
 		GroupInitialRebalanceDelay: dur(3 * time.Second), GroupMembersMax: 2000,
 		MessageBytesMax: 64 << 20, PluginTLS: true, PluginSharedMemory: true,
@@ -246,6 +251,12 @@ func (c Config) Validate() error {
 	if c.KVSnapshotBytes < 1<<20 {
 		fail("kv_snapshot_bytes is %s; it must be at least 1MiB", c.KVSnapshotBytes)
 	}
+	if c.TieringWorkers < 1 || c.TieringWorkers > 64 {
+		fail("tiering_workers is %d; it must be within 1..64", c.TieringWorkers)
+	}
+	if c.TieringRoundBytes < 1<<20 {
+		fail("tiering_round_bytes is %s; it must be at least 1MiB", c.TieringRoundBytes)
+	}
 	if c.GroupMembersMax < 1 {
 		fail("group_members_max is %d; it must be 1 or more", c.GroupMembersMax)
 	}
@@ -270,6 +281,7 @@ func (c Config) Validate() error {
 		{"object_cleanup_interval", c.ObjectCleanupInterval, 100 * time.Millisecond},
 		{"orphan_age", c.OrphanAge, time.Second},
 		{"kv_idle_close", c.KVIdleClose, time.Second},
+		{"tiering_timeout", c.TieringTimeout, time.Second},
 	} {
 		if time.Duration(d.v) < d.min {
 			fail("%s is %s; it must be at least %s", d.key, d.v, d.min)

@@ -38,6 +38,7 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 		ops.Figure{Name: "mink_flight_unpacked_bytes", Help: "What compressed batches of writers take now, unpacked.", Value: float64(unpacked.Taken)},
 		ops.Figure{Name: "mink_flight_unpacked_waiting", Help: "Compressed batches that wait to be unpacked.", Value: float64(unpacked.Waiting)})
 	out = append(out, engineFigures(s.Engine)...)
+	out = append(out, tieringFigures(p.tiering.Stats())...)
 	for _, l := range loops {
 		out = append(out, loopFigures(l)...)
 	}
@@ -118,5 +119,6 @@ func loopFigures(l loop.Status) []ops.Figure {
 func (p *parts) loopsOf(s node.Stats) []loop.Status {
 	out := append([]loop.Status{}, s.Loops...)
 	out = append(out, p.coordinator.Loops()...)
+	out = append(out, p.tiering.Loops()...)
 	return append(out, s.Engine.Loops...)
 }

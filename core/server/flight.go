@@ -167,6 +167,7 @@ func (b flightBackend) Stats() api.Stats {
 		}
 	}
 	out.Plugins = b.parts.pluginStats()
+	out.Tiering = b.parts.tieringStats()
 	return out
 }
 

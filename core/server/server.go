@@ -31,9 +31,11 @@ import (
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/core/tablet/kv"
+	"github.com/mink-project/mink/core/tiering"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
+	"github.com/mink-project/mink/sdk/sink"
 )
 
 // Version is stamped by the build.
@@ -63,6 +65,8 @@ type parts struct {
 	iceberg     *icebergrest.Server
 	node        *node.Node
 	coordinator *coordinator.Coordinator
+	sinks       map[string]sink.Sink // by name
+	tiering     *tiering.Tiering
 	ops         *ops.Server
 	kafka       *kafka.Server // nil once it runs
 	flight      *flight.Server
@@ -87,6 +91,10 @@ type Given struct {
 	Objects objstore.Store
 	WAL     objstore.Store // nil: Objects
 	Log     metalog.Log
+	// Sinks are used instead of those that the configuration makes, of the same name.
+	Sinks map[string]sink.Sink
+	// WrapSink, when set, gets every other sink and answers what is used in its place.
+	WrapSink func(name string, s sink.Sink) sink.Sink
 	// Dial connects to another node, at host:port; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -239,7 +247,10 @@ func (p *parts) buildNode() (err error) {
 	p.coordinator, err = coordinator.New(ccfg, coordinator.Deps{
 		Meta: p.replica, Log: p.log, Head: p.head, WALStore: p.wal, Objects: p.objects, Self: p.node.Self, Stopped: p.node.Look, Release: p.askRelease, Logger: p.logger,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return p.buildTiering()
 }
 
 // askRelease asks a bucket's leader to move it.
@@ -361,6 +372,7 @@ func (p *parts) run(ctx context.Context, ready func(Ready)) error {
 		return p.node.Run(middle)
 	})
 	mid.Go(func() error { return p.coordinator.Run(middle) })
+	mid.Go(func() error { return p.tiering.Run(middle) })
 	mid.Go(func() error { return p.peers.Run(middle, p.replica.Changed) })
 
 	err := p.serve(outer, &out, stopOuter, ready)
@@ -436,6 +448,7 @@ func (p *parts) close() error {
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, p.closeSinks())
 	if p.warehouse != nil {
 		errs = append(errs, p.warehouse.Catalog().Close())
 	}

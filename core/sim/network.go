@@ -168,6 +168,11 @@ func (b backend) AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossRepo
 	return b.p.Coordinator().AcceptLoss(ctx, r)
 }
 
+// TierTable implements flight.Backend: processes of the simulation have no sinks.
+func (backend) TierTable(context.Context, mink.TableID, string, bool) (api.TierReport, error) {
+	return api.TierReport{}, mink.ErrUnsupported
+}
+
 // Rebalance implements flight.Backend.
 func (b backend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
 	return b.p.Coordinator().Rebalance(ctx, dryRun, each)

@@ -25,8 +25,9 @@ type Config struct {
 	// RoundBytes cuts a round, as Arrow has the rows in memory. The rest is the next
 	// round's, at once. Default 1 GiB.
 	RoundBytes int64
-	// Silence is how long a round may show no progress before it is given up.
-	// Default 2 m.
+	// Silence is how long a round may show no progress before it is given up: one call
+	// of the sink, one read. The restore of a KV snapshot may take six times as long.
+	// Default 10 m.
 	Silence time.Duration
 	// RetryMin and RetryMax bound the pauses after failures of one table. Defaults 1 s
 	// and 5 m.
@@ -41,7 +42,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Workers: 2, Tick: time.Second, DueBytes: 16 << 20, RoundBytes: 1 << 30,
-		Silence: 2 * time.Minute, RetryMin: time.Second, RetryMax: 5 * time.Minute, Settle: 2 * time.Minute,
+		Silence: 10 * time.Minute, RetryMin: time.Second, RetryMax: 5 * time.Minute, Settle: 2 * time.Minute,
 	}
 }
 
@@ -93,7 +94,7 @@ type Round struct {
 	Round    sink.RoundID
 	Base     sink.RoundID // the round recorded before; "": none
 	Snapshot string
-	Ends     map[mink.BucketRef]mink.Offset // of buckets that the view has
+	Ends     map[mink.BucketRef]mink.Offset // some may be of partitions that are gone
 }
 
 // View is the metadata at one index; immutable.

@@ -182,13 +182,8 @@ func (a *attempt) recover(ctx context.Context) (map[mink.BucketRef]mink.Offset, 
 		case recorded:
 			return nil, "", fmt.Errorf("table %s: round %s was recorded, and this node's view has round %s: %w", a.job.Name, committed.Round, a.job.Round, mink.ErrUnavailable)
 		}
-		ends := map[mink.BucketRef]mink.Offset{}
-		for _, b := range a.job.Buckets {
-			if starts[b.Ref] > b.Tiered {
-				ends[b.Ref] = starts[b.Ref]
-			}
-		}
-		if err := a.record(ctx, committed.Round, committed.Snapshot, ends); err != nil || a.out.gone {
+		// All ends: the view may be older than the round's, and lack partitions that it names.
+		if err := a.record(ctx, committed.Round, committed.Snapshot, committed.Ends); err != nil || a.out.gone {
 			return nil, "", err
 		}
 	}
@@ -432,9 +427,13 @@ func (a *attempt) write(ctx context.Context, s split) (mink.Offset, error) {
 	return at, nil
 }
 
+// stepRestore: a KV snapshot is brought from the store before its first row can be read.
+const stepRestore = "restore"
+
 // writeSnapshot writes what a primary-key bucket held. The first batch has the offsets,
 // the others [at, at): the ranges of a bucket follow one another.
 func (a *attempt) writeSnapshot(ctx context.Context, s split) (mink.Offset, error) {
+	a.step(stepRestore)
 	at, seq, err := a.t.deps.Source.ReadKVSnapshot(ctx, a.view, s.bucket.Ref)
 	if err != nil {
 		return 0, err

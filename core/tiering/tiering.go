@@ -206,7 +206,11 @@ func (t *Tiering) endSilent(e *entry, now time.Time) {
 		a.progress.Lock()
 		at, step := a.progress.at, a.progress.step
 		a.progress.Unlock()
-		if now.Sub(at) < t.cfg.Silence {
+		limit := t.cfg.Silence
+		if step == stepRestore {
+			limit *= 6
+		}
+		if now.Sub(at) < limit {
 			return
 		}
 		e.running.cancel(fmt.Errorf("%w for %s in step %q", errSilent, now.Sub(at).Round(time.Second), step))

@@ -37,6 +37,7 @@ const (
 	ActionReleaseBucket   = "release_bucket"   // ReleaseBucket -> {}
 	ActionAskNodes        = "ask_nodes"        // AskNodes -> NodeAnswers: what every live node says of itself
 	ActionRemoveNode      = "remove_node"      // RemoveNode -> RemovedNode
+	ActionTierTable       = "tier_table"       // TierTable -> TierReport
 )
 
 // Named is the body of actions on one named thing.
@@ -246,6 +247,52 @@ type Stats struct {
 	Loops        []Loop             `json:"loops"`
 	Figures      map[string]float64 `json:"figures"` // the metrics without labels, by their names
 	Plugins      []PluginStats      `json:"plugins,omitempty"`
+	Tiering      []TieringStats     `json:"tiering,omitempty"` // of the holder of the coordinator lease
+}
+
+// TieringStats are a table at one of its sinks, as the node that tiers sees it. Times are ms
+// since 1970, 0: not yet; counters are since the node took the coordinator lease.
+type TieringStats struct {
+	Table    string       `json:"table"`
+	TableID  mink.TableID `json:"table_id"`
+	Sink     string       `json:"sink"`
+	Dropping bool         `json:"dropping,omitempty"` // the table is dropped, and is removed at the sink
+	// State is scheduled (rows wait for their time), pending (they wait for a worker),
+	// tiering, tiered (the sink has everything that is uploaded), or failed.
+	State      string `json:"state"`
+	Round      string `json:"round,omitempty"` // the one under way
+	Step       string `json:"step,omitempty"`  // and what is done of it
+	RoundRows  int64  `json:"round_rows,omitempty"`
+	StartedMs  int64  `json:"started_ms,omitempty"`
+	LastRound  string `json:"last_round,omitempty"` // the last one recorded
+	TieredMs   int64  `json:"tiered_ms"`            // when the last round of all buckets began
+	DueMs      int64  `json:"due_ms,omitempty"`     // when the next one begins; of a failed table, the next try
+	LagOffsets int64  `json:"lag_offsets"`          // offsets that the sink does not have
+	LagBytes   int64  `json:"lag_bytes"`            // an estimate of their size in the log
+	LagMs      int64  `json:"lag_ms"`               // since tiered_ms, while there are any
+	Rounds     int64  `json:"rounds"`
+	Failures   int64  `json:"failures"`
+	InARow     int64  `json:"failures_in_a_row,omitempty"`
+	Rows       int64  `json:"rows"`  // written
+	Bytes      int64  `json:"bytes"` // of them, as Arrow in memory
+	LastError  string `json:"last_error,omitempty"`
+}
+
+// TierTable asks for a round of a table at a sink now.
+type TierTable struct {
+	Table string `json:"table"`          // "database.table"
+	Sink  string `json:"sink,omitempty"` // "": lake
+	Wait  bool   `json:"wait,omitempty"` // until all that was uploaded at the time is at the sink
+}
+
+// TierReport is what came of it.
+type TierReport struct {
+	Table    string `json:"table"`
+	Sink     string `json:"sink"`
+	Tiered   bool   `json:"tiered"`             // false: the round was asked for and not awaited, or it failed
+	Round    string `json:"round,omitempty"`    // the last one recorded, once tiered
+	Snapshot string `json:"snapshot,omitempty"` // the sink's name of its state with it
+	Error    string `json:"error,omitempty"`    // why it failed; it is tried again by itself
 }
 
 // PluginStats describe one plugin that the node runs. Counters cover all its

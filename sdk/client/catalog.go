@@ -210,6 +210,20 @@ func (c *Client) RemoveNode(ctx context.Context, id mink.NodeID, ifExists bool) 
 	return out, err
 }
 
+// TierTable asks for a round of tiering now. With wait it returns when the sink has all that
+// was uploaded at the time; TierReport.Error says why it has not.
+func (c *Client) TierTable(ctx context.Context, ask api.TierTable) (api.TierReport, error) {
+	var out api.TierReport
+	err := c.retry(ctx, func(turn int) error {
+		answer, err := c.actionAt(ctx, c.nodes(turn)[0], api.ActionTierTable, ask)
+		if err != nil {
+			return err
+		}
+		return decodeAnswer(api.ActionTierTable, answer, &out)
+	})
+	return out, err
+}
+
 // Rebalance evens out the buckets over the live nodes; with dryRun it only says what it
 // would do. each, when not nil, is called after every move. Broken off (ctx, or an error
 // on the way) it leaves a cluster that serves: ask again.

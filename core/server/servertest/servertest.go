@@ -34,6 +34,7 @@ import (
 	"github.com/mink-project/mink/core/server"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/sink"
 )
 
 // waitMax bounds every wait of the harness: nothing in it takes long, unless it
@@ -46,6 +47,7 @@ type Cluster struct {
 	t       testing.TB
 	logger  *slog.Logger
 	tune    []func(id int, c *server.Config)
+	sinks   map[string]sink.Sink
 	log     *memlog.Log
 	store   *memstore.Store
 	landing sync.WaitGroup // requests of nodes on their way
@@ -83,6 +85,9 @@ type Option func(*Cluster)
 func Configure(f func(id int, c *server.Config)) Option {
 	return func(c *Cluster) { c.tune = append(c.tune, f) }
 }
+
+// Sinks gives every node these sinks, which they share.
+func Sinks(sinks map[string]sink.Sink) Option { return func(c *Cluster) { c.sinks = sinks } }
 
 // LeaseTTL sets lease_ttl, 3 s without it. Tests that pause or delay a node
 // without meaning its death want a long one.
@@ -256,7 +261,7 @@ func (c *Cluster) start(id int) {
 	if err := errors.Join(n.flight.starting(), n.kafka.starting()); err != nil {
 		c.t.Fatal(err)
 	}
-	given := server.Given{Objects: p.store.Store(c.store), Log: p.meta.Log(c.log), Dial: p.outward.dial}
+	given := server.Given{Sinks: c.sinks, Objects: p.store.Store(c.store), Log: p.meta.Log(c.log), Dial: p.outward.dial}
 	go func() {
 		defer close(p.done)
 		p.err = server.RunOn(ctx, cfg, given, c.logger.With("node", id), func(r server.Ready) { p.ready <- r })

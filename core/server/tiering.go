@@ -1,0 +1,199 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/lake"
+	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/tiering"
+	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/sink"
+)
+
+// buildTiering makes what writes tables to their sinks while this node holds the lease.
+func (p *parts) buildTiering() (err error) {
+	c := tiering.Default()
+	c.Workers, c.RoundBytes = int(p.cfg.TieringWorkers), int64(p.cfg.TieringRoundBytes)
+	c.Silence = time.Duration(p.cfg.TieringTimeout)
+	c.Settle = max(c.Settle, 4*time.Duration(p.cfg.LeaseTTL))
+	p.sinks = map[string]sink.Sink{}
+	if p.warehouse != nil {
+		scratch := filepath.Join(p.cfg.DataDir, "tiering")
+		if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(scratch, 0o750)); err != nil {
+			return fmt.Errorf("data_dir: the directory for changes that are sorted for the lake: %w", err)
+		}
+		p.sinks[cluster.LakeSink] = lake.NewSink(p.warehouse, lake.SinkConfig{ScratchDir: scratch, Logger: p.logger})
+	}
+	if p.given.WrapSink != nil {
+		for name, s := range p.sinks {
+			p.sinks[name] = p.given.WrapSink(name, s)
+		}
+	}
+	maps.Copy(p.sinks, p.given.Sinks)
+	p.tiering, err = tiering.New(c, tiering.Deps{Meta: tieringMeta{p}, Source: tieringSource{p}, Sinks: p.sinks, Logger: p.logger})
+	return err
+}
+
+// tieringMeta is the metadata log as tiering asks for it.
+type tieringMeta struct{ parts *parts }
+
+var _ tiering.Meta = tieringMeta{}
+
+func (m tieringMeta) View() tiering.View { return tiering.ViewOf(m.parts.node.View()) }
+
+func (m tieringMeta) Lease() (mink.LeaseEpoch, bool) { return m.parts.coordinator.Lease() }
+
+func (m tieringMeta) CommitRound(ctx context.Context, r tiering.Round) error {
+	c := cluster.TieredRound{
+		Table: r.Target.Table, Sink: r.Target.Sink, Lease: r.Lease, Round: string(r.Round), BaseRound: string(r.Base), Snapshot: r.Snapshot,
+	}
+	for b, end := range r.Ends {
+		c.Ends = append(c.Ends, cluster.BucketOffset{Bucket: b, Offset: end})
+	}
+	return m.parts.node.CommitTieredRound(ctx, c)
+}
+
+func (m tieringMeta) ForgetDropped(ctx context.Context, t tiering.Target, lease mink.LeaseEpoch) error {
+	return m.parts.node.ForgetDroppedSink(ctx, t.Table, t.Sink, lease)
+}
+
+// tieringSource is the node's Source as tiering asks for it.
+type tieringSource struct{ parts *parts }
+
+var _ tiering.Source = tieringSource{}
+
+func (s tieringSource) columns(v tiering.View, b mink.BucketRef) (*cluster.State, *schema.Schema, error) {
+	view := tiering.StateOf(v)
+	t, ok := view.Table(b.Table)
+	if !ok {
+		return nil, nil, fmt.Errorf("bucket %s: its table %w", b, mink.ErrNotExist)
+	}
+	return view, &t.Descriptor.Schema, nil
+}
+
+func (s tieringSource) ReadLog(ctx context.Context, v tiering.View, b mink.BucketRef, from, to mink.Offset) iter.Seq2[tiering.Rows, error] {
+	return func(yield func(tiering.Rows, error) bool) {
+		view, columns, err := s.columns(v, b)
+		if err != nil {
+			yield(tiering.Rows{}, err)
+			return
+		}
+		for r, err := range s.parts.node.Source().ReadCommitted(ctx, view, b, from, to, columns) {
+			if !yield(tiering.Rows{Batch: r.Batch, Changes: r.Changes, Start: r.Start, End: r.End}, err) {
+				return
+			}
+		}
+	}
+}
+
+func (s tieringSource) ReadKVSnapshot(ctx context.Context, v tiering.View, b mink.BucketRef) (mink.Offset, iter.Seq2[tiering.Rows, error], error) {
+	view, columns, err := s.columns(v, b)
+	if err != nil {
+		return 0, nil, err
+	}
+	at, rows, err := s.parts.node.Source().ReadKVSnapshot(ctx, view, b, columns)
+	if err != nil {
+		return 0, nil, err
+	}
+	return at, func(yield func(tiering.Rows, error) bool) {
+		for r, err := range rows {
+			if !yield(tiering.Rows{Batch: r.Batch, Changes: r.Changes}, err) {
+				return
+			}
+		}
+	}, nil
+}
+
+// TierTable implements flight.Backend.
+func (b flightBackend) TierTable(ctx context.Context, table mink.TableID, name string, wait bool) (api.TierReport, error) {
+	p := b.parts
+	r := api.TierReport{Sink: name}
+	if t, ok := p.node.View().Table(table); ok {
+		r.Table = t.Descriptor.Name()
+	}
+	done, err := p.tiering.Ask(tiering.Target{Table: table, Sink: name})
+	if err != nil || !wait {
+		return r, err
+	}
+	select {
+	case err := <-done:
+		switch {
+		case errors.Is(err, tiering.ErrLeaseLost):
+			return r, err // the client asks the next holder
+		case err != nil:
+			r.Error = err.Error()
+			return r, nil
+		}
+	case <-ctx.Done():
+		return r, ctx.Err()
+	}
+	r.Tiered = true
+	if t, ok := p.node.View().Tiering(table, name); ok {
+		r.Round, r.Snapshot = t.Round, t.Snapshot
+	}
+	return r, nil
+}
+
+func (p *parts) tieringStats() []api.TieringStats {
+	var out []api.TieringStats
+	for _, t := range p.tiering.Stats().Targets {
+		out = append(out, api.TieringStats{
+			Table: t.Name, TableID: t.Table, Sink: t.Sink, Dropping: t.Drop, State: string(t.State), Round: string(t.Round), Step: t.Step, RoundRows: t.RoundRows,
+			StartedMs: millis(t.Started), LastRound: string(t.LastRound), TieredMs: millis(t.LastTiered), DueMs: millis(t.Due),
+			LagOffsets: t.LagOffsets, LagBytes: t.LagBytes, LagMs: t.LagMs,
+			Rounds: t.Rounds, Failures: t.Failures, InARow: int64(t.InARow), Rows: t.Rows, Bytes: t.Bytes, LastError: t.LastError,
+		})
+	}
+	return out
+}
+
+// tieringFigures are totals of the process, and for each table at a sink what an alert asks for.
+func tieringFigures(s tiering.Stats) []ops.Figure {
+	counter := func(name, help string, v int64) ops.Figure {
+		return ops.Figure{Name: name, Help: help, Counter: true, Value: float64(v)}
+	}
+	out := []ops.Figure{
+		counter("mink_tiering_rounds_total", "Rounds of tiering committed here.", s.Rounds),
+		counter("mink_tiering_failures_total", "Attempts at a round of tiering that failed here.", s.Failures),
+		counter("mink_tiering_rows_total", "Rows written to sinks here.", s.Rows),
+		counter("mink_tiering_bytes_total", "Bytes of rows written to sinks here, as Arrow in memory.", s.Bytes),
+		{Name: "mink_tiering_busy_workers", Help: "Tables that are being tiered here now.", Value: float64(s.Busy)},
+	}
+	states := map[tiering.State]int{}
+	for _, t := range s.Targets {
+		states[t.State]++
+		labels, values := []string{"table", "sink"}, []string{t.Name, t.Sink}
+		if t.Drop {
+			continue // the name may be another table's
+		}
+		out = append(out,
+			ops.Figure{Name: "mink_tiering_lag_seconds", Help: "Since when a sink lacks rows of a table's log: since the last round of all buckets began. 0 when it has all.", Labels: labels, Values: values, Value: float64(t.LagMs) / 1000},
+			ops.Figure{Name: "mink_tiering_lag_offsets", Help: "Offsets of a table's log that a sink lacks.", Labels: labels, Values: values, Value: float64(t.LagOffsets)},
+			ops.Figure{Name: "mink_tiering_failures_in_a_row", Help: "Failed attempts at a round of a table since the last one that succeeded.", Labels: labels, Values: values, Value: float64(t.InARow)})
+	}
+	for _, state := range []tiering.State{tiering.StateScheduled, tiering.StatePending, tiering.StateTiering, tiering.StateTiered, tiering.StateFailed} {
+		out = append(out, ops.Figure{
+			Name: "mink_tiering_tables", Help: "Tables at their sinks by state, on the node that tiers.", Labels: []string{"state"}, Values: []string{string(state)}, Value: float64(states[state]),
+		})
+	}
+	return out
+}
+
+// closeSinks ends the sinks, after the workers.
+func (p *parts) closeSinks() error {
+	var errs []error
+	for _, s := range p.sinks {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
