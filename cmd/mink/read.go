@@ -24,25 +24,32 @@ type readFlags struct {
 	bucket             int32
 	partition, columns []string
 	fromKey, toKey     string
+	filter             string
 }
 
 func readCommand(a *app) *cobra.Command {
 	f := readFlags{printFlags: printFlags{format: "json"}, bucket: -1}
 	cmd := &cobra.Command{
 		Use: "read DB.TABLE", Short: "Read the rows of a table, or its log",
-		Long: `Reads, one bucket after the other, in one of two modes:
+		Long: `Reads, one bucket after the other, in one of four modes:
 
   log       what was appended, in the order of each bucket's log; of a
             primary-key table its changelog. Usual for a log table.
   snapshot  the rows of a primary-key table, one per key, in the order of the
             keys in each bucket. Usual for a primary-key table.
+  union     of a table with the option lake: the rows of the lake, and those
+            that are only in the log yet. Of a primary-key table one per key.
+  lake      the rows of the lake alone.
+
+--filter takes a condition, in all modes but log: comparisons, IN, BETWEEN, IS NULL,
+AND, OR, NOT, and literals such as 12.5, 'text', DATE '2024-01-31', TRUE, X'00ff'.
 
 With -f it goes on for ever, all buckets at once; in snapshot mode the rows come
 first, then every change since (--meta is on then and tells them apart).
 
 --meta adds __bucket, and in log mode __offset, __timestamp and, of a changelog,
 __change: +I insert, -U and +U the row before and after an update, -D delete. In
-snapshot mode it adds __log_offset, where the changelog goes on from the rows.
+the other modes it adds __log_offset, where the log goes on from the rows.
 
 Formats: json (one object a line), csv, table, arrow (an IPC stream). BYTES are
 base64; --text shows them as text.`,
@@ -51,12 +58,14 @@ base64; --text shows them as text.`,
   mink read db.events -f --meta
   mink read db.items --from-key 100 --to-key 200
   mink read db.items --mode log --meta
+  mink read db.items --mode union --filter "price > 10 AND day = DATE '2024-01-31'"
   mink read kafka.words --columns value,timestamp --text`,
 		Args: oneTable, ValidArgsFunction: a.completeTable,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.read(cmd.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.mode, "mode", "", "log or snapshot; default by the kind of table. union and lake are not supported yet")
+	fl.StringVar(&f.mode, "mode", "", "log, snapshot, union or lake; default by the kind of table")
+	fl.StringVar(&f.filter, "filter", "", "only rows for which this is true, in modes snapshot, union and lake: \"id > 5 AND name IS NOT NULL\"")
 	fl.StringVar(&f.from, "from", "", "log mode: earliest (default), latest, an offset, or a timestamp (RFC 3339, or 1700000000000ms)")
 	fl.StringVar(&f.fromKey, "from-key", "", "snapshot mode: only keys from this one on; a key as mink lookup takes it, or its first columns")
 	fl.StringVar(&f.toKey, "to-key", "", "snapshot mode: only keys below this one")
@@ -67,10 +76,15 @@ base64; --text shows them as text.`,
 	fl.StringSliceVar(&f.columns, "columns", nil, "only these columns")
 	f.printFlags.add(cmd)
 	fl.BoolVar(&f.meta, "meta", false, "add columns that say where each row is from")
-	completeWords(cmd, "mode", "log", "snapshot")
+	completeWords(cmd, "mode", readModes...)
 	completeWords(cmd, "from", "earliest", "latest")
 	return cmd
 }
+
+var readModes = []string{"log", "snapshot", "union", "lake"}
+
+// ofLake reports a mode that reads the lake.
+func (f *readFlags) ofLake() bool { return f.mode == "union" || f.mode == "lake" }
 
 // check refuses what cannot be before a node is asked.
 func (f *readFlags) check() error {
@@ -78,10 +92,14 @@ func (f *readFlags) check() error {
 		return err
 	}
 	switch {
-	case f.mode == "union" || f.mode == "lake":
-		return fmt.Errorf("--mode %s: %w yet; see docs/limits.md", f.mode, mink.ErrUnsupported)
-	case !slices.Contains([]string{"", "log", "snapshot"}, f.mode):
-		return usagef("--mode %q: want log or snapshot", f.mode)
+	case f.mode != "" && !slices.Contains(readModes, f.mode):
+		return usagef("--mode %q: want one of %s", f.mode, strings.Join(readModes, ", "))
+	case f.ofLake() && f.follow:
+		return usagef("--follow is for --mode log and snapshot")
+	case f.filter != "" && (f.mode == "log" || f.follow):
+		return usagef("--filter is for reads that end in modes snapshot, union and lake")
+	case f.filter != "" && f.fromKey+f.toKey != "":
+		return usagef("--filter stands without --from-key and --to-key: say the bounds in it")
 	case f.format == "table" && f.follow:
 		return usagef("--format table needs all rows to be wide enough for each: with --follow take json or csv")
 	case f.limit < 0:
@@ -90,10 +108,10 @@ func (f *readFlags) check() error {
 		return usagef("--bucket %d: want 0 or more", f.bucket)
 	case f.fromKey+f.toKey != "" && f.follow:
 		return usagef("--from-key and --to-key are for a read that ends: not with --follow")
-	case f.fromKey+f.toKey != "" && f.mode == "log":
-		return usagef("--from-key and --to-key are for --mode snapshot: a log is in the order of its offsets")
-	case f.from != "" && f.mode == "snapshot":
-		return usagef("--from is for --mode log; a snapshot is of now")
+	case f.fromKey+f.toKey != "" && f.mode != "" && f.mode != "snapshot":
+		return usagef("--from-key and --to-key are for --mode snapshot, whose rows are in the order of their keys")
+	case f.from != "" && f.mode != "" && f.mode != "log":
+		return usagef("--from is for --mode log; other modes read rows as of now")
 	}
 	if _, err := api.ParsePosition(f.from); err != nil {
 		return usagef("--from: %w", err)
@@ -108,10 +126,14 @@ func (f *readFlags) setMode(d *schema.Descriptor) error {
 		return usagef("--from is for a log: with a primary-key table say --mode log for its changelog")
 	case len(d.PrimaryKey) > 0 && f.mode == "":
 		f.mode = "snapshot"
+	case f.ofLake():
 	case len(d.PrimaryKey) == 0 && (f.mode == "snapshot" || f.fromKey+f.toKey != ""):
 		return fmt.Errorf("%w read: table %s is a log table: it has no keys, only --mode log", mink.ErrInvalid, d.Name())
 	case f.mode == "":
 		f.mode = "log"
+	}
+	if f.mode == "log" && f.filter != "" {
+		return usagef("--filter is for modes snapshot, union and lake; table %s is a log table", d.Name())
 	}
 	return nil
 }
@@ -141,6 +163,11 @@ func (a *app) read(ctx context.Context, name string, f readFlags) error {
 		if partition, err = partitionValues(ctx, c, name, f.partition); err != nil {
 			return err
 		}
+	}
+	if f.ofLake() {
+		r := client.UnionRequest{Table: name, Partition: partition, Bucket: f.bucket, Columns: f.columns, Filter: f.filter, Limit: f.limit, LakeOnly: f.mode == "lake"}
+		_, err := a.printPages(rowPages(c.ScanUnion(ctx, r)), f.printFlags, emptyPage(d, f.columns, rowMeta))
+		return err
 	}
 	if f.mode == "snapshot" {
 		pages, err := rowsOf(ctx, c, d, partition, &f)
@@ -172,7 +199,7 @@ func rowsOf(ctx context.Context, c *client.Client, d *schema.Descriptor, partiti
 		f.meta = true
 		return copyPages(c.Bootstrap(ctx, client.BootstrapRequest{Table: d.Name(), Partition: partition, Bucket: f.bucket, Columns: f.columns})), nil
 	}
-	r := client.SnapshotRequest{Table: d.Name(), Partition: partition, Bucket: f.bucket, Columns: f.columns, Limit: f.limit}
+	r := client.SnapshotRequest{Table: d.Name(), Partition: partition, Bucket: f.bucket, Columns: f.columns, Filter: f.filter, Limit: f.limit}
 	var err error
 	if r.From, err = boundOf(d, "--from-key", f.fromKey); err != nil {
 		return nil, err

@@ -53,6 +53,9 @@ type Config struct {
 	Inflation *tablet.Inflation
 	// AppliedWait is how long a call waits for mink-min-applied-index. Default 10 s.
 	AppliedWait time.Duration
+	// UnionKeyBytes bounds the keys that one union read of a primary-key bucket holds in
+	// memory; with more it makes several passes. 1 MiB or more, default 64 MiB.
+	UnionKeyBytes int64
 	// TailWaitMax bounds max_wait_ms of a tail. Default 1 m.
 	TailWaitMax time.Duration
 	// DrainTimeout is how long calls may go on after Run's context is done.
@@ -66,7 +69,7 @@ func Default() Config {
 		Listen: "127.0.0.1:9123", ClusterID: "mink", Version: "dev",
 		MessageBytesMax: 64 << 20, ReadBytes: 1 << 20, InFlightMax: 64, StreamsMax: 1000, PartsMax: 4096,
 		ForwardWait: time.Minute, ForwardBytesMax: 64 << 20, ForwardStreamsMax: 500, RelaysMax: 400, ForwardIdle: time.Minute,
-		ThrottleWait: 10 * time.Second, AppliedWait: 10 * time.Second, TailWaitMax: time.Minute, DrainTimeout: 10 * time.Second,
+		UnionKeyBytes: 64 << 20, ThrottleWait: 10 * time.Second, AppliedWait: 10 * time.Second, TailWaitMax: time.Minute, DrainTimeout: 10 * time.Second,
 	}
 }
 
@@ -79,6 +82,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("flight: %w: MessageBytesMax is %d, must be within 1 MiB..1 GiB", mink.ErrInvalid, c.MessageBytesMax)
 	case c.ReadBytes < 1 || c.InFlightMax < 1 || c.StreamsMax < 1 || c.PartsMax < 1:
 		return fmt.Errorf("flight: %w: ReadBytes, InFlightMax, StreamsMax and PartsMax must be positive", mink.ErrInvalid)
+	case c.UnionKeyBytes < 1<<20:
+		return fmt.Errorf("flight: %w: UnionKeyBytes is %d, must be 1 MiB or more", mink.ErrInvalid, c.UnionKeyBytes)
 	case c.ForwardWait <= 0 || c.ForwardIdle <= 0 || c.ForwardBytesMax < 1 || c.ForwardStreamsMax < 1 || c.RelaysMax < 1:
 		return fmt.Errorf("flight: %w: ForwardWait, ForwardIdle, ForwardBytesMax, ForwardStreamsMax and RelaysMax must be positive", mink.ErrInvalid)
 	case c.ThrottleWait < 0 || c.AppliedWait <= 0 || c.TailWaitMax <= 0 || c.DrainTimeout <= 0:

@@ -3,6 +3,7 @@ package flight
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -92,12 +93,14 @@ func commandSchema(c *api.Command, t *cluster.Table) (*arrow.Schema, error) {
 		_, as, err := logSchema(t, c.Columns, c.Meta)
 		return as, err
 	}
-	target, err := projection(current(t), c.Columns)
+	sel, err := newSelection(t, c.Columns, c.Filter)
 	if err != nil {
 		return nil, err
 	}
-	return target.Arrow(), nil
+	return sel.out.Arrow(), nil
 }
+
+var modes = []string{api.ModeLog, api.ModeSnapshot, api.ModeUnion, api.ModeLake}
 
 // readCommand reads a descriptor of a read, and fills in its mode: the log of a log
 // table, the rows of a table with a primary key.
@@ -117,13 +120,11 @@ func (s *service) readCommand(d *flight.FlightDescriptor) (api.Command, *cluster
 		err = fmt.Errorf("%w: command descriptor: append and put belong to DoPut", mink.ErrInvalid)
 	case c.Delete:
 		err = fmt.Errorf("%w: command descriptor: delete belongs to DoPut", mink.ErrInvalid)
-	case c.Filter != "":
-		err = fmt.Errorf("command descriptor: filter: %w", mink.ErrUnsupported)
-	case c.Mode == "union" || c.Mode == "lake":
-		err = fmt.Errorf("command descriptor: mode %q: %w", c.Mode, mink.ErrUnsupported)
-	case c.Mode != api.ModeLog && c.Mode != api.ModeSnapshot:
-		err = fmt.Errorf("%w: command descriptor: mode %.40q, want log or snapshot", mink.ErrInvalid, c.Mode)
-	case c.Mode == api.ModeSnapshot && (c.From != "" || c.Meta):
+	case c.Mode == api.ModeLog && c.Filter != "":
+		err = fmt.Errorf("command descriptor: filter in mode log: %w; modes snapshot, union and lake take one", mink.ErrUnsupported)
+	case !slices.Contains(modes, c.Mode):
+		err = fmt.Errorf("%w: command descriptor: mode %.40q, want one of %s", mink.ErrInvalid, c.Mode, strings.Join(modes, ", "))
+	case c.Mode != api.ModeLog && (c.From != "" || c.Meta):
 		err = fmt.Errorf(`%w: command descriptor: from and meta belong to a read of the log: add "mode":"log"`, mink.ErrInvalid)
 	case c.Mode == api.ModeSnapshot && !hasKey(t):
 		err = fmt.Errorf("command descriptor: mode snapshot: %w", wantKey(t))
@@ -151,6 +152,14 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 	if err != nil {
 		return nil, err
 	}
+	if c.Mode == api.ModeUnion || c.Mode == api.ModeLake {
+		info := s.infoOf(t, wire.SchemaResult(as))
+		info.FlightDescriptor = d
+		if info.Endpoint, err = s.lakeEndpoints(ctx, view, t, &c); err != nil {
+			return nil, fmt.Errorf("flight info of table %s: %w", t.Descriptor.Name(), err)
+		}
+		return info, nil
+	}
 	refs, of, err := bucketsOf(view, t, c.Partition, nil)
 	if err != nil {
 		return nil, err
@@ -165,7 +174,7 @@ func (s *service) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor)
 		}
 	}
 	for i, b := range refs {
-		ticket, at := api.Ticket{Snapshot: &api.Snapshot{Bucket: b, Columns: c.Columns}}, mink.Offset(-1)
+		ticket, at := api.Ticket{Snapshot: &api.Snapshot{Bucket: b, Columns: c.Columns, Filter: c.Filter}}, mink.Offset(-1)
 		if scans != nil {
 			ticket, at = api.Ticket{Scan: scans[i]}, scans[i].From
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/evolve"
 	"github.com/mink-project/mink/core/schema/keyenc"
+	"github.com/mink-project/mink/core/schema/predicate"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -117,6 +118,8 @@ type rowReader struct {
 	ids    []mink.FieldID
 	seen   *arrow.Schema // the newest rows'
 	plan   *evolve.Plan
+	match  *predicate.Predicate // nil: all rows come
+	out    *arrow.Schema        // the columns asked for, the first of target
 }
 
 func newRowReader(t *cluster.Table, columns []string) (*rowReader, error) {
@@ -128,7 +131,30 @@ func newRowReader(t *cluster.Table, columns []string) (*rowReader, error) {
 	for _, c := range target.Columns {
 		r.ids = append(r.ids, c.ID)
 	}
+	r.out = target.Arrow()
 	return r, nil
+}
+
+// newFilteredReader is newRowReader with a filter, which may look at other columns; "": none.
+func newFilteredReader(t *cluster.Table, columns []string, filter string) (*rowReader, error) {
+	r, err := newRowReader(t, columns)
+	if err != nil || filter == "" {
+		return r, err
+	}
+	sel, err := newSelection(t, columns, filter)
+	if err != nil {
+		return nil, err
+	}
+	read := &schema.Schema{ID: r.target.ID, Columns: slices.Clone(r.target.Columns)}
+	for _, name := range sel.filter.Columns() {
+		if c, ok := sel.target.Column(name); ok && read.Index(name) < 0 {
+			read.Columns = append(read.Columns, c)
+			r.ids = append(r.ids, c.ID)
+		}
+	}
+	r.target = read
+	r.match, err = sel.filter.Bind(read)
+	return r, err
 }
 
 // conform answers the rows in the stream's schema and releases those it got.
@@ -144,5 +170,14 @@ func (r *rowReader) conform(rows arrow.RecordBatch) (arrow.RecordBatch, error) {
 		}
 		r.seen = s
 	}
-	return r.plan.Remap(allocator, rows)
+	whole, err := r.plan.Remap(allocator, rows)
+	if err != nil || r.match == nil {
+		return whole, err
+	}
+	defer whole.Release()
+	kept, err := r.match.Filter(allocator, whole)
+	if err != nil {
+		return nil, err
+	}
+	return cut(kept, r.out), nil
 }

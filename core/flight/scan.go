@@ -18,14 +18,14 @@ import (
 )
 
 // DoGet reads one bucket: its log up to Until or the high watermark of now, or its
-// rows.
+// rows; or rows of a lake snapshot.
 func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
 	var ticket api.Ticket
 	if err := wire.Decode("ticket", t.GetTicket(), &ticket); err != nil {
 		return err
 	}
 	if n := members(ticket); n != 1 {
-		return fmt.Errorf(`%w: ticket: it has %d of scan, snapshot, range and prefix, want one: {"scan":{"bucket":{...},"from":0}}`, mink.ErrInvalid, n)
+		return fmt.Errorf(`%w: ticket: it has %d of scan, snapshot, range, prefix, union and lake, want one: {"scan":{"bucket":{...},"from":0}}`, mink.ErrInvalid, n)
 	}
 	if ticket.Scan != nil && (ticket.Scan.MinBytes != 0 || ticket.Scan.MaxWaitMs != 0) {
 		return fmt.Errorf("%w: ticket: min_bytes and max_wait_ms belong to a tail (DoExchange)", mink.ErrInvalid)
@@ -35,13 +35,19 @@ func (s *service) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 		sent = true
 		return stream.Send(m)
 	}
+	if ticket.Lake != nil {
+		return s.readLake(ctx, ticket.Lake, send)
+	}
 	var partly error // why a read that had begun ended
 	err := s.atLeader(ctx, func() error {
 		var err error
-		if ticket.Scan == nil {
-			err = s.readRows(ctx, &ticket, send)
-		} else {
+		switch {
+		case ticket.Scan != nil:
 			err = s.scan(ctx, ticket.Scan, send)
+		case ticket.Union != nil:
+			err = s.readUnion(ctx, ticket.Union, send)
+		default:
+			err = s.readRows(ctx, &ticket, send)
 		}
 		if sent {
 			partly, err = err, nil

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/mink-project/mink/core/lake/scan"
 	"github.com/mink-project/mink/core/peers"
 	"github.com/mink-project/mink/core/tablet"
 	"github.com/mink-project/mink/sdk/mink"
@@ -32,6 +33,10 @@ type Server struct {
 	rpc      *grpc.Server
 }
 
+// unionsMax is how many union reads of primary-key buckets run at a time: each may hold
+// Config.UnionKeyBytes.
+const unionsMax = 16
+
 // service is the Flight service itself.
 type service struct {
 	flight.BaseFlightServer
@@ -45,9 +50,11 @@ type service struct {
 	inflate *tablet.Inflation
 	calls   relays // of clients, to peers
 
-	turn      atomic.Uint32  // of tables whose batches take turns among buckets
-	receivers sync.WaitGroup // goroutines that read a call's messages
-	stopping  chan struct{}  // closed: answer what was read, then end
+	lake      func() *scan.Opener // nil: this node has no lake
+	unions    chan struct{}       // a place for each union read that holds keys in memory
+	turn      atomic.Uint32       // of tables whose batches take turns among buckets
+	receivers sync.WaitGroup      // goroutines that read a call's messages
+	stopping  chan struct{}       // closed: answer what was read, then end
 	stopOnce  sync.Once
 }
 
@@ -71,7 +78,7 @@ func New(cfg Config, backend Backend, metrics Metrics, logger *slog.Logger, opti
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	sv := &service{cfg: cfg, backend: backend, metrics: metrics, log: logger, stopping: make(chan struct{}), inflate: cfg.Inflation}
+	sv := &service{cfg: cfg, backend: backend, metrics: metrics, log: logger, stopping: make(chan struct{}), inflate: cfg.Inflation, unions: make(chan struct{}, unionsMax)}
 	if sv.inflate == nil {
 		sv.inflate = tablet.DefaultInflation()
 	}

@@ -26,6 +26,7 @@ type rowsRead struct {
 	what    string
 	bucket  mink.BucketRef
 	columns []string
+	filter  string
 	limit   int64
 	from    json.RawMessage
 	to      json.RawMessage
@@ -43,7 +44,7 @@ func readOf(t *api.Ticket) rowsRead {
 		}
 		return r
 	}
-	return rowsRead{what: "snapshot", bucket: t.Snapshot.Bucket, columns: t.Snapshot.Columns, limit: t.Snapshot.Limit}
+	return rowsRead{what: "snapshot", bucket: t.Snapshot.Bucket, columns: t.Snapshot.Columns, filter: t.Snapshot.Filter, limit: t.Snapshot.Limit}
 }
 
 // bounds are the key bytes of the read: [lo, hi), nil is none.
@@ -82,7 +83,7 @@ func (s *service) readRows(ctx context.Context, ticket *api.Ticket, send func(*f
 	if !ok {
 		return fmt.Errorf("table %d %w", read.bucket.Table, mink.ErrNotExist)
 	}
-	rows, err := newRowReader(t, read.columns)
+	rows, err := newFilteredReader(t, read.columns, read.filter)
 	if err != nil {
 		return fmt.Errorf("%s: %w", read.what, err)
 	}
@@ -91,7 +92,7 @@ func (s *service) readRows(ctx context.Context, ticket *api.Ticket, send func(*f
 	if err != nil {
 		return err
 	}
-	out := &rowSender{service: s, arrow: rows.target.Arrow(), send: send}
+	out := &rowSender{service: s, arrow: rows.out, send: send}
 	out.metadata = func(bool) []byte {
 		return api.JSON(api.SnapshotMetadata{LogOffset: view.Offset(), SchemaID: rows.target.ID})
 	}

@@ -25,21 +25,14 @@ func NewPlan(view *cluster.State, t *cluster.Table) (*Plan, error) {
 	return &Plan{Table: t, Snapshot: tiering.Snapshot, view: view}, nil
 }
 
-// End is where a bucket's rows in the lake end: what came before is there, or was never
-// wanted there. The base of a bucket that no round came to.
-func (p *Plan) End(b mink.BucketRef) (mink.Offset, error) {
-	_, end, ok := p.view.TieredEnd(cluster.LakeSink, b)
-	if !ok {
-		return 0, fmt.Errorf("where bucket %s ends in the lake: %w: the metadata does not say", b, mink.ErrNotExist)
-	}
-	return end, nil
-}
-
-// Begun reports whether a bucket has anything in the lake: a primary-key bucket that has
-// not is read from its store.
-func (p *Plan) Begun(b mink.BucketRef) bool {
+// Ends is where a bucket began in the lake and where its rows end there: what came before
+// end is there, or was never wanted there. They are equal when no round came to it.
+func (p *Plan) Ends(b mink.BucketRef) (base, end mink.Offset, err error) {
 	base, end, ok := p.view.TieredEnd(cluster.LakeSink, b)
-	return ok && p.Snapshot != "" && end > base
+	if !ok {
+		return 0, 0, fmt.Errorf("where bucket %s ends in the lake: %w: the metadata does not say", b, mink.ErrNotExist)
+	}
+	return base, end, nil
 }
 
 // CheckTail says where the tail of a bucket begins that ends at end in the lake, with a log

@@ -33,8 +33,9 @@ const HeaderForwarded = "mink-forwarded"
 // DoPut:          {"table":"db.t"} (table-addressed, as a path is), {"append":{...}} or {"put":{...}} (one bucket)
 type Command struct {
 	Table string `json:"table,omitempty"` // "database.table"
-	// Mode of a read: "log", which a log table has when none is named, or "snapshot", which
-	// a primary-key table has; union, lake are not supported yet.
+	// Mode of a read: "log", which a log table has when none is named; "snapshot", which a
+	// primary-key table has; of a table in the lake "union", the rows of the lake and those
+	// that are only in the log yet, or "lake", the lake alone.
 	Mode string `json:"mode,omitempty"`
 	// Columns by name; absent: all. Of a put into a primary-key table the targets: the
 	// columns that it sets; absent: those that the stream has. Others stay as they are.
@@ -44,7 +45,8 @@ type Command struct {
 	From string `json:"from,omitempty"`
 	// Partition restricts to one partition, by its values in key order.
 	Partition []string `json:"partition,omitempty"`
-	// Filter is reserved: a non-empty one is refused as unsupported.
+	// Filter is a condition on the rows, in modes snapshot, union and lake, such as
+	// "price > 10 AND day = DATE '2024-01-31'": docs/tables.md has its language.
 	Filter string `json:"filter,omitempty"`
 	// Meta of a log read adds the columns __change, __offset and __timestamp, for
 	// clients that do not look at app_metadata.
@@ -121,6 +123,8 @@ type Ticket struct {
 	Snapshot *Snapshot  `json:"snapshot,omitempty"`
 	Range    *KeyRange  `json:"range,omitempty"`
 	Prefix   *KeyPrefix `json:"prefix,omitempty"`
+	Union    *Union     `json:"union,omitempty"`
+	Lake     *Lake      `json:"lake,omitempty"`
 }
 
 // Scan reads one bucket's log from From up to Until, or to the high watermark

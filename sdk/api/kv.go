@@ -10,6 +10,8 @@ import (
 const (
 	ModeLog      = "log"      // what was appended; of a primary-key table its changelog
 	ModeSnapshot = "snapshot" // the rows of a primary-key table, one per key
+	ModeUnion    = "union"    // the rows of a table in the lake, and those that are only in the log yet
+	ModeLake     = "lake"     // those in the lake alone
 )
 
 // Columns that a log read with "meta" has behind the table's own. No table has a
@@ -60,6 +62,34 @@ type Snapshot struct {
 	Bucket  mink.BucketRef `json:"bucket"`
 	Columns []string       `json:"columns,omitempty"`
 	Limit   int64          `json:"limit,omitempty"` // ends after so many rows; 0: none
+	Filter  string         `json:"filter,omitempty"`
+}
+
+// Union reads the rows of one bucket of a table in the lake: those of a lake snapshot, then
+// those of the log from LakeEnd up to Until. GetFlightInfo makes them: all of a read with
+// one snapshot. The rows are the same whenever it is used, as long as that snapshot was
+// current within read_grace; without LakeSnapshot a primary-key bucket is read as of now.
+type Union struct {
+	Bucket       mink.BucketRef `json:"bucket"`
+	LakeSnapshot string         `json:"lake_snapshot,omitempty"` // the id in decimal; absent: the bucket has nothing in the lake
+	LakeEnd      mink.Offset    `json:"lake_end"`
+	Until        mink.Offset    `json:"until"` // exclusive
+	Columns      []string       `json:"columns,omitempty"`
+	Filter       string         `json:"filter,omitempty"`
+	Limit        int64          `json:"limit,omitempty"` // ends after so many rows; 0: none
+}
+
+// Lake reads rows of a lake snapshot alone, at any node: of one bucket, or of all the
+// partitions that were dropped since.
+type Lake struct {
+	Table    mink.TableID    `json:"table_id"`
+	Snapshot string          `json:"snapshot"`
+	Bucket   *mink.BucketRef `json:"bucket,omitempty"`
+	// Without Bucket: these partitions' rows are left out.
+	WithoutPartitions []mink.PartitionID `json:"without_partitions,omitempty"`
+	Columns           []string           `json:"columns,omitempty"`
+	Filter            string             `json:"filter,omitempty"`
+	Limit             int64              `json:"limit,omitempty"` // ends after so many rows; 0: none
 }
 
 // KeyRange reads the rows whose keys are in [From, To), in their order, as of one
@@ -84,11 +114,12 @@ type KeyPrefix struct {
 	Limit   int64           `json:"limit,omitempty"` // ends after so many rows; 0: none
 }
 
-// SnapshotMetadata is the app_metadata of each batch of a Snapshot, KeyRange or
-// KeyPrefix. There is at least one batch; it may have no rows.
+// SnapshotMetadata is the app_metadata of each batch of a Snapshot, KeyRange,
+// KeyPrefix, Union or Lake. There is at least one batch; it may have no rows.
 type SnapshotMetadata struct {
 	// LogOffset is where the changelog goes on: a scan or a tail from there has every
 	// change that the rows lack, and none that they have. It is the same in all batches.
+	// -1 of a Lake.
 	LogOffset mink.Offset   `json:"log_offset"`
 	SchemaID  mink.SchemaID `json:"schema_id"` // version that the columns are of
 }

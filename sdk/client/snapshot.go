@@ -25,6 +25,9 @@ type SnapshotRequest struct {
 	Bucket    int32    // -1: all; otherwise this one of every partition
 	Columns   []string // projection, by name; empty: all
 	Limit     int64    // ends after so many rows, in all; 0: none
+	// Filter is a condition on the rows, as of UnionRequest; "": all. Not with Prefix, From
+	// and To.
+	Filter string
 	// Prefix restricts to the rows whose key begins with these values. Only the
 	// buckets that can have such rows are asked.
 	Prefix []any
@@ -142,6 +145,9 @@ func (c *Client) snapshotTickets(ctx context.Context, r SnapshotRequest) (*table
 	if err := v.checkColumns(r.Columns); err != nil {
 		return nil, nil, err
 	}
+	if r.Filter != "" && len(r.Prefix)+len(r.From)+len(r.To) > 0 {
+		return nil, nil, fmt.Errorf("%w request: Filter stands without Prefix, From and To", mink.ErrInvalid)
+	}
 	if len(r.Prefix) > 0 && len(r.From)+len(r.To) > 0 {
 		return nil, nil, fmt.Errorf("%w request: Prefix stands beside From or To", mink.ErrInvalid)
 	}
@@ -171,7 +177,7 @@ func (c *Client) snapshotTickets(ctx context.Context, r SnapshotRequest) (*table
 	var out []snapshotTicket
 	for _, b := range buckets {
 		if only < 0 || b.Bucket.Index == only {
-			out = append(out, snapshotTicket{cursor: cursor{bucket: b, partition: v.valuesOf(b.Bucket.Partition)}, ticket: ticketOf(b.Bucket, r.Columns, keys)})
+			out = append(out, snapshotTicket{cursor: cursor{bucket: b, partition: v.valuesOf(b.Bucket.Partition)}, ticket: ticketOf(b.Bucket, r.Columns, r.Filter, keys)})
 		}
 	}
 	if r.Bucket >= v.desc.BucketCount {
@@ -181,7 +187,7 @@ func (c *Client) snapshotTickets(ctx context.Context, r SnapshotRequest) (*table
 }
 
 // ticketOf makes the tickets of one bucket; keys are the prefix and the two bounds.
-func ticketOf(b mink.BucketRef, columns []string, keys []arrow.RecordBatch) func(limit int64) api.Ticket {
+func ticketOf(b mink.BucketRef, columns []string, filter string, keys []arrow.RecordBatch) func(limit int64) api.Ticket {
 	var text [3][]byte
 	for i, k := range keys {
 		if k != nil {
@@ -195,7 +201,7 @@ func ticketOf(b mink.BucketRef, columns []string, keys []arrow.RecordBatch) func
 		case text[1] != nil || text[2] != nil:
 			return api.Ticket{Range: &api.KeyRange{Bucket: b, From: text[1], To: text[2], Columns: columns, Limit: limit}}
 		}
-		return api.Ticket{Snapshot: &api.Snapshot{Bucket: b, Columns: columns, Limit: limit}}
+		return api.Ticket{Snapshot: &api.Snapshot{Bucket: b, Columns: columns, Filter: filter, Limit: limit}}
 	}
 }
 

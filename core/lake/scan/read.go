@@ -45,7 +45,7 @@ type Read struct {
 func (s *Snapshot) Read(ctx context.Context, r Read) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		if err := s.read(ctx, r, yield); err != nil {
-			yield(nil, fmt.Errorf("read lake snapshot %d of %v: %w", s.id, s.table.Identifier(), err))
+			yield(nil, fmt.Errorf("read lake snapshot %d of %v: %w", s.id, s.table.Identifier(), gone(err)))
 		}
 	}
 }
