@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/coordinator"
 	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/lake/scan"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/memlog"
 	"github.com/mink-project/mink/core/metalog/storehead"
@@ -58,6 +60,8 @@ type backend struct {
 	mu   sync.Mutex
 	wrap func(flight.Log) flight.Log
 	miss error // of every call of Log and KV
+
+	lake atomic.Pointer[scan.Opener] // nil: none
 
 	wrapKV func(flight.KV) (flight.KV, error)
 	hang   <-chan struct{} // stores do not open; nil: they do
@@ -188,7 +192,7 @@ func newWorldOn(t testing.TB, tune func(*node.Config), change ...func(*flight.Co
 	for _, c := range change {
 		c(&cfg)
 	}
-	srv, err := flight.New(cfg, b, nil, logger)
+	srv, err := flight.New(cfg, b, nil, logger, flight.WithLake(b.lake.Load))
 	must(err)
 	must(srv.Open(ctx))
 
