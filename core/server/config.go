@@ -68,6 +68,7 @@ type Config struct {
 	KVSnapshotBytes          units.Size     `koanf:"kv_snapshot_bytes" doc:"Changelog since the last snapshot that makes the next one due before its time: about what a new leader has to replay."`
 	KVSnapshotsRetained      int32          `koanf:"kv_snapshots_retained" doc:"Snapshots kept of each primary-key bucket, 1 to 10. The log is kept from the oldest one on: an older one serves when a newer one turns out damaged."`
 	ReadGrace                units.Duration `koanf:"read_grace" doc:"How long readers may use a snapshot of the lake after the next one: the log that it needs is kept so long, and the snapshot in the lake too. Recorded with each round of tiering."`
+	UnionKeyMemory           units.Size     `koanf:"union_key_memory" doc:"Keys of the log that one union read of a bucket of a primary-key table holds in memory, at most; with more it reads the lake several times. Sixteen such reads run at a time."`
 	TopicCleaningInterval    units.Duration `koanf:"topic_cleaning_interval" doc:"How often leaders look for buckets of compacted topics that are due to be cleaned."`
 	ProducerOffsetsTTL       units.Duration `koanf:"producer_offsets_ttl" doc:"How long the offsets of a named producer are kept after its last commit."`
 	GroupOffsetsRetention    units.Duration `koanf:"group_offsets_retention" doc:"How long the offsets of a consumer group are kept after its last member left; those of a group that never had members, after their commit."`
@@ -110,7 +111,7 @@ func DefaultConfig() Config {
 		LakeCatalog: catalogLocal, LogLevel: "info", LogFormat: "auto",
 		LeaseTTL: dur(30 * time.Second), CoordinatorTick: dur(5 * time.Second),
 		MetadataSnapshotInterval: dur(30 * time.Second), LogRetentionInterval: dur(5 * time.Minute),
-		KVSnapshotInterval: dur(10 * time.Minute), KVSnapshotBytes: 64 << 20, KVSnapshotsRetained: 2, ReadGrace: dur(time.Hour), TopicCleaningInterval: dur(time.Minute),
+		KVSnapshotInterval: dur(10 * time.Minute), KVSnapshotBytes: 64 << 20, KVSnapshotsRetained: 2, ReadGrace: dur(time.Hour), UnionKeyMemory: 64 << 20, TopicCleaningInterval: dur(time.Minute),
 		ProducerOffsetsTTL: dur(24 * time.Hour), GroupOffsetsRetention: dur(7 * 24 * time.Hour), NodeRetention: dur(7 * 24 * time.Hour),
 		GroupCommitInterval: dur(100 * time.Millisecond), WALUploadInterval: dur(10 * time.Second),
 		WALBatchBytes: 4 << 20, ObjectGrace: dur(5 * time.Minute),
@@ -292,6 +293,9 @@ func (c Config) Validate() error {
 	}
 	if c.KVCacheBytes < 0 || c.KVCacheBytes > 0 && c.KVCacheBytes < 1<<20 {
 		fail("kv_cache_bytes is %s; it must be 0 or at least 1MiB", c.KVCacheBytes)
+	}
+	if c.UnionKeyMemory < 1<<20 {
+		fail("union_key_memory is %s; it must be 1MiB or more", c.UnionKeyMemory)
 	}
 	if c.MessageBytesMax < 1<<20 || c.MessageBytesMax > 1<<30 {
 		fail("message_bytes_max is %s; it must be within 1MiB..1GiB", c.MessageBytesMax)

@@ -9,6 +9,7 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/flight"
+	"github.com/mink-project/mink/core/lake/scan"
 	"github.com/mink-project/mink/core/node"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
@@ -21,7 +22,12 @@ func openFlight(ctx context.Context, cfg Config, p *parts, metrics flight.Metric
 	c.LeaseTTL = time.Duration(cfg.LeaseTTL)
 	c.MessageBytesMax = int(cfg.MessageBytesMax)
 	c.Inflation = p.inflation
-	s, err := flight.New(c, flightBackend{p}, metrics, logger, flight.WithPeers(p.peers))
+	c.UnionKeyBytes = int64(cfg.UnionKeyMemory)
+	var opener *scan.Opener // nil: no lake
+	if p.warehouse != nil {
+		opener = scan.NewOpener(p.warehouse.Load)
+	}
+	s, err := flight.New(c, flightBackend{p}, metrics, logger, flight.WithPeers(p.peers), flight.WithLake(func() *scan.Opener { return opener }))
 	if err != nil {
 		return nil, err
 	}
