@@ -244,7 +244,7 @@ func warningsOf(nodes []api.NodeAnswer) (out []string) {
 		}
 		out = append(out, fmt.Sprintf("%s differs: %s: %s", what, strings.Join(values, ", "), why))
 	}
-	same("lease_ttl", "give every node the same; the one that coordinates decides with its own how long a silent node lives, and a node with a longer one goes on answering reads after that",
+	same("lease_ttl", "give every node the same; a silent node keeps its buckets for its own or for that of the node that coordinates, whichever is longer",
 		func(h *api.Health) string { return (time.Duration(h.LeaseTTLMs) * time.Millisecond).String() })
 	same("cluster_id", "give every node the same; clients take them for different clusters", func(h *api.Health) string { return h.ClusterID })
 	same("the version", "finish the upgrade", func(h *api.Health) string { return h.Version })

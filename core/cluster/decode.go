@@ -136,7 +136,7 @@ func (d *decoder) node(n *clusterpb.Node) error {
 	return insertMap(&d.t.s.nodes, mink.NodeID(n.GetNode()), &Node{
 		ID: mink.NodeID(n.GetNode()), Epoch: mink.NodeEpoch(n.GetEpoch()), Nonce: n.GetNonce(), FlightAddress: n.GetFlightAddress(),
 		KafkaAddress: n.GetKafkaAddress(), HTTPAddress: n.GetHttpAddress(), Rack: n.GetRack(), FeatureLevel: n.GetFeatureLevel(),
-		Version: n.GetVersion(), RegisteredMs: n.GetRegisteredMs(), SealedMs: n.GetSealedMs(),
+		Version: n.GetVersion(), RegisteredMs: n.GetRegisteredMs(), SealedMs: n.GetSealedMs(), LeaseTTLMs: n.GetLeaseTtlMs(),
 	})
 }
 

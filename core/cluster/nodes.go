@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/stream/plan"
@@ -11,6 +12,9 @@ import (
 )
 
 const maxNodeText = 1024 // bytes of an address, rack or version
+
+// LeaseTTLMax is the longest lease that a node may register.
+const LeaseTTLMax = 24 * time.Hour
 
 // CheckRegisterNode answers the refusal of a registration that is not in the
 // state yet; nil: it would be admitted by the next entry.
@@ -24,6 +28,9 @@ func (s *State) CheckRegisterNode(c *clusterpb.RegisterNode) *clusterpb.Result {
 	case c.GetFeatureLevel() < s.featureLevel:
 		return refuse(clusterpb.Code_UNSUPPORTED, "registration of node %d: version %q has feature level %d, the cluster is at %d: upgrade the node",
 			id, c.GetVersion(), c.GetFeatureLevel(), s.featureLevel)
+	}
+	if ms := c.GetLeaseTtlMs(); ms < 0 || ms > LeaseTTLMax.Milliseconds() {
+		return invalid("registration of node %d: lease_ttl of %d ms, want at most %s", id, ms, LeaseTTLMax)
 	}
 	for _, text := range []string{c.GetFlightAddress(), c.GetKafkaAddress(), c.GetHttpAddress(), c.GetRack(), c.GetVersion()} {
 		if len(text) > maxNodeText {
@@ -53,6 +60,7 @@ func (t *txn) registerNode(c *clusterpb.RegisterNode) *clusterpb.Result {
 	t.s.nodes.set(id, &Node{
 		ID: id, Epoch: epoch, Nonce: c.GetNonce(), FlightAddress: c.GetFlightAddress(), KafkaAddress: c.GetKafkaAddress(),
 		HTTPAddress: c.GetHttpAddress(), Rack: c.GetRack(), FeatureLevel: c.GetFeatureLevel(), Version: c.GetVersion(), RegisteredMs: t.s.timeMs,
+		LeaseTTLMs: c.GetLeaseTtlMs(),
 	})
 	t.s.wals.set(epoch, &walEntry{WAL: plan.WAL{ID: plan.WALID{Node: id, Epoch: epoch, Nonce: c.GetNonce()}}})
 	t.raiseLevel()

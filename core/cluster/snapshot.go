@@ -107,7 +107,7 @@ func (e *encoder) node(n Node) {
 	e.put(&clusterpb.Record{Kind: &clusterpb.Record_Node{Node: &clusterpb.Node{
 		Node: int32(n.ID), Epoch: int64(n.Epoch), Nonce: n.Nonce, FlightAddress: n.FlightAddress, KafkaAddress: n.KafkaAddress,
 		HttpAddress: n.HTTPAddress, Rack: n.Rack, FeatureLevel: n.FeatureLevel, Version: n.Version, RegisteredMs: n.RegisteredMs,
-		SealedMs: n.SealedMs,
+		SealedMs: n.SealedMs, LeaseTtlMs: n.LeaseTTLMs,
 	}}})
 }
 

@@ -31,6 +31,7 @@ type Node struct {
 	RegisteredMs  int64
 	Sealed        bool
 	SealedMs      int64 // when it was sealed; 0 while it is not
+	LeaseTTLMs    int64 // it answers reads for so long after its last heartbeat; 0: unknown
 }
 
 // WAL is the node epoch's write-ahead log.

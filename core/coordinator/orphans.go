@@ -39,10 +39,11 @@ func (s *silence) reset() {
 	s.seen = nil
 }
 
-// observe answers the epochs whose rows did not move for ttl. A beat between two
+// observe answers the epochs whose rows did not move for their lease, the one that
+// leaseOf answers; those of which it knows none are not dead. A beat between two
 // looks shows as an age below the time between them. Looks that are more than
-// half a ttl apart are two watches, not one.
-func (s *silence) observe(rows []metalog.HeartbeatRow, now time.Time, ttl time.Duration) []metalog.HeartbeatRow {
+// half a lease apart are two watches, not one.
+func (s *silence) observe(rows []metalog.HeartbeatRow, now time.Time, leaseOf func(mink.NodeEpoch) (time.Duration, bool)) []metalog.HeartbeatRow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	elapsed := now.Sub(s.last)
@@ -54,18 +55,30 @@ func (s *silence) observe(rows []metalog.HeartbeatRow, now time.Time, ttl time.D
 			continue
 		}
 		age := time.Duration(r.AgeMs) * time.Millisecond
+		ttl, judged := leaseOf(r.Epoch)
 		b, known := s.seen[r.Epoch]
 		if !known || elapsed > ttl/2 || r.Applied != b.applied || age < elapsed {
 			b.since = now
 		}
 		b.applied = r.Applied
 		next[r.Epoch] = b
-		if now.Sub(b.since) >= ttl && age >= ttl {
+		if judged && now.Sub(b.since) >= ttl && age >= ttl {
 			dead = append(dead, r)
 		}
 	}
 	s.seen = next
 	return dead
+}
+
+// leases are how long the registered epochs may be silent: as long as each of them
+// registered to answer reads without a heartbeat, and never less than this node's own
+// lease, at whose pace it looks. An epoch that this view does not know yet has none.
+func (c *Coordinator) leases(view *cluster.State) map[mink.NodeEpoch]time.Duration {
+	out := map[mink.NodeEpoch]time.Duration{}
+	for n := range view.Nodes() {
+		out[n.Epoch] = max(c.cfg.LeaseTTL, time.Duration(n.LeaseTTLMs)*time.Millisecond)
+	}
+	return out
 }
 
 // sealSilent is one look at the heartbeats.
@@ -89,13 +102,15 @@ func (c *Coordinator) sealSilent(ctx context.Context) error {
 		return nil
 	}
 	var commands []*clusterpb.Command
-	for _, r := range c.silent.observe(rows, time.Now(), c.cfg.LeaseTTL) {
+	leases := c.leases(c.deps.Meta.View())
+	leaseOf := func(e mink.NodeEpoch) (time.Duration, bool) { ttl, ok := leases[e]; return ttl, ok }
+	for _, r := range c.silent.observe(rows, time.Now(), leaseOf) {
 		if r.Epoch == l.NodeEpoch {
 			continue
 		}
 		c.logger.Warn("node is silent, sealing its epoch", "node", r.Node, "epoch", r.Epoch, "silent_ms", r.AgeMs)
 		commands = append(commands, &clusterpb.Command{Kind: &clusterpb.Command_SealNode{SealNode: &clusterpb.SealNode{
-			Epoch: int64(r.Epoch), Lease: int64(l.Epoch), Reason: fmt.Sprintf("no heartbeat for %s", c.cfg.LeaseTTL),
+			Epoch: int64(r.Epoch), Lease: int64(l.Epoch), Reason: fmt.Sprintf("no heartbeat for %s", leases[r.Epoch]),
 		}}})
 	}
 	return c.propose(ctx, commands...)

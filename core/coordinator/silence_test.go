@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/metalog"
+	"github.com/mink-project/mink/sdk/mink"
 )
 
 // A look at one node's heartbeat row: when, how old it is, and how far the node
@@ -48,7 +50,7 @@ func TestSilenceIsAFullTTLOfUnbrokenWatching(t *testing.T) {
 				continue
 			}
 			row := metalog.HeartbeatRow{Node: 2, Epoch: 7, Applied: l.applied, AgeMs: l.age.Milliseconds()}
-			if dead := watch.observe([]metalog.HeartbeatRow{row}, began.Add(l.at), ttl); len(dead) > 0 && found == 0 {
+			if dead := watch.observe([]metalog.HeartbeatRow{row}, began.Add(l.at), every(ttl)); len(dead) > 0 && found == 0 {
 				found = l.at
 			}
 		}
@@ -63,7 +65,7 @@ func TestMarkedRowsAreNotWatched(t *testing.T) {
 	row := metalog.HeartbeatRow{Node: 2, Epoch: 7, Marked: true}
 	for at := range 100 {
 		row.AgeMs = int64(at) * 1000
-		if dead := watch.observe([]metalog.HeartbeatRow{row}, time.Unix(int64(at), 0), 10*time.Second); len(dead) > 0 {
+		if dead := watch.observe([]metalog.HeartbeatRow{row}, time.Unix(int64(at), 0), every(10*time.Second)); len(dead) > 0 {
 			t.Fatalf("a sealed epoch was found dead at %d s", at)
 		}
 	}
@@ -74,5 +76,51 @@ func TestTheClockIsTheMetadatasOwn(t *testing.T) {
 	empty := cluster.NewState()
 	if now := c.nowMs(empty); now != 0 {
 		t.Errorf("before the first entry it is %d", now)
+	}
+}
+
+// every is one lease for all.
+func every(ttl time.Duration) func(mink.NodeEpoch) (time.Duration, bool) {
+	return func(mink.NodeEpoch) (time.Duration, bool) { return ttl, true }
+}
+
+// A node that answers reads for a longer lease than the coordinator's may do so: until then
+// it is not taken for dead. One with a shorter lease is given the coordinator's, at whose
+// pace it is looked at; one that the view does not know is not judged.
+func TestTheLongerLeaseCounts(t *testing.T) {
+	state := cluster.NewState()
+	epochs := map[string]mink.NodeEpoch{}
+	for i, n := range []struct {
+		name string
+		ms   int64
+	}{{"longer", 60_000}, {"shorter", 1000}, {"unsaid", 0}} {
+		next, results, err := state.Apply(state.Index()+1, 1000, &clusterpb.Batch{Commands: []*clusterpb.Command{{Kind: &clusterpb.Command_RegisterNode{
+			RegisterNode: &clusterpb.RegisterNode{Node: int32(i + 1), Nonce: 7, FeatureLevel: 1, LeaseTtlMs: n.ms}}}}})
+		if err != nil || results[0].GetCode() != clusterpb.Code_OK {
+			t.Fatal(err, results)
+		}
+		state = next
+		epochs[n.name] = mink.NodeEpoch(results[0].GetId())
+	}
+	epochs["unknown"] = 999
+	c := &Coordinator{cfg: Config{LeaseTTL: 10 * time.Second}}
+	leases := c.leases(state)
+	dead := map[mink.NodeEpoch]time.Duration{}
+	var watch silence
+	for at := time.Duration(0); at <= 2*time.Minute; at += 2500 * time.Millisecond {
+		var rows []metalog.HeartbeatRow
+		for _, e := range epochs {
+			rows = append(rows, metalog.HeartbeatRow{Epoch: e, AgeMs: at.Milliseconds()})
+		}
+		for _, r := range watch.observe(rows, time.Unix(1e9, 0).Add(at), func(e mink.NodeEpoch) (time.Duration, bool) { ttl, ok := leases[e]; return ttl, ok }) {
+			if dead[r.Epoch] == 0 {
+				dead[r.Epoch] = at
+			}
+		}
+	}
+	for name, want := range map[string]time.Duration{"longer": 60 * time.Second, "shorter": 10 * time.Second, "unsaid": 10 * time.Second, "unknown": 0} {
+		if got := dead[epochs[name]]; got != want {
+			t.Errorf("a node with a lease that is %s is dead after %s, want %s (0: never)", name, got, want)
+		}
 	}
 }

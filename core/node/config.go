@@ -97,8 +97,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.NodeID < 1:
 		return fmt.Errorf("node: NodeID is %d, must be 1 or more: %w", c.NodeID, mink.ErrInvalid)
-	case c.LeaseTTL < time.Second:
-		return fmt.Errorf("node: LeaseTTL is %s, must be 1s or more: %w", c.LeaseTTL, mink.ErrInvalid)
+	case c.LeaseTTL < time.Second || c.LeaseTTL > cluster.LeaseTTLMax:
+		return fmt.Errorf("node: LeaseTTL is %s, must be between 1s and %s: %w", c.LeaseTTL, cluster.LeaseTTLMax, mink.ErrInvalid)
 	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.RecoveryWait <= 0 || c.FeatureLevel < 1:
 		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
 	case c.TopicCleaningInterval <= 0 || c.CleanMapBytes < 1:

@@ -126,6 +126,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 		Node: int32(n.cfg.NodeID), Nonce: nonce,
 		FlightAddress: n.cfg.FlightAddress, KafkaAddress: n.cfg.KafkaAddress, HttpAddress: n.cfg.HTTPAddress,
 		Rack: n.cfg.Rack, FeatureLevel: n.cfg.FeatureLevel, Version: n.cfg.Version,
+		LeaseTtlMs: (n.cfg.LeaseTTL + time.Millisecond - 1).Milliseconds(),
 	})
 	if errors.Is(err, mink.ErrFenced) {
 		if now, ok := n.View().Node(n.cfg.NodeID); ok && now.Nonce != nonce {

@@ -854,6 +854,7 @@ type RegisterNode struct {
 	Rack          string                 `protobuf:"bytes,6,opt,name=rack,proto3" json:"rack,omitempty"`
 	FeatureLevel  uint32                 `protobuf:"varint,7,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	Version       string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	LeaseTtlMs    int64                  `protobuf:"varint,9,opt,name=lease_ttl_ms,json=leaseTtlMs,proto3" json:"lease_ttl_ms,omitempty"` // how long it answers reads after its last heartbeat; 0: unknown
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -942,6 +943,13 @@ func (x *RegisterNode) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *RegisterNode) GetLeaseTtlMs() int64 {
+	if x != nil {
+		return x.LeaseTtlMs
+	}
+	return 0
 }
 
 type SealNode struct {
@@ -4701,6 +4709,7 @@ type Node struct {
 	Version       string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`
 	RegisteredMs  int64                  `protobuf:"varint,10,opt,name=registered_ms,json=registeredMs,proto3" json:"registered_ms,omitempty"`
 	SealedMs      int64                  `protobuf:"varint,11,opt,name=sealed_ms,json=sealedMs,proto3" json:"sealed_ms,omitempty"`
+	LeaseTtlMs    int64                  `protobuf:"varint,12,opt,name=lease_ttl_ms,json=leaseTtlMs,proto3" json:"lease_ttl_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4808,6 +4817,13 @@ func (x *Node) GetRegisteredMs() int64 {
 func (x *Node) GetSealedMs() int64 {
 	if x != nil {
 		return x.SealedMs
+	}
+	return 0
+}
+
+func (x *Node) GetLeaseTtlMs() int64 {
+	if x != nil {
+		return x.LeaseTtlMs
 	}
 	return 0
 }
@@ -6464,7 +6480,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\x03R\x02id\x12\x10\n" +
 	"\x03ids\x18\x04 \x03(\x03R\x03ids\x12-\n" +
-	"\x05parts\x18\x05 \x03(\v2\x17.mink.cluster.v1.ResultR\x05parts\"\xfa\x01\n" +
+	"\x05parts\x18\x05 \x03(\v2\x17.mink.cluster.v1.ResultR\x05parts\"\x9c\x02\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\x06R\x05nonce\x12%\n" +
@@ -6473,7 +6489,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\fhttp_address\x18\x05 \x01(\tR\vhttpAddress\x12\x12\n" +
 	"\x04rack\x18\x06 \x01(\tR\x04rack\x12#\n" +
 	"\rfeature_level\x18\a \x01(\rR\ffeatureLevel\x12\x18\n" +
-	"\aversion\x18\b \x01(\tR\aversion\"N\n" +
+	"\aversion\x18\b \x01(\tR\aversion\x12 \n" +
+	"\flease_ttl_ms\x18\t \x01(\x03R\n" +
+	"leaseTtlMs\"N\n" +
 	"\bSealNode\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x03R\x05lease\x12\x16\n" +
@@ -6756,7 +6774,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\rnext_database\x18\x0e \x01(\x03R\fnextDatabase\x122\n" +
 	"\x15next_producer_version\x18\x0f \x01(\x03R\x13nextProducerVersion\x12\x18\n" +
 	"\arecords\x18\x10 \x01(\x04R\arecords\x12\x1b\n" +
-	"\ttime_line\x18\x11 \x01(\x04R\btimeLine\"\xca\x02\n" +
+	"\ttime_line\x18\x11 \x01(\x04R\btimeLine\"\xec\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
@@ -6769,7 +6787,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\aversion\x18\t \x01(\tR\aversion\x12#\n" +
 	"\rregistered_ms\x18\n" +
 	" \x01(\x03R\fregisteredMs\x12\x1b\n" +
-	"\tsealed_ms\x18\v \x01(\x03R\bsealedMs\"\x91\x02\n" +
+	"\tsealed_ms\x18\v \x01(\x03R\bsealedMs\x12 \n" +
+	"\flease_ttl_ms\x18\f \x01(\x03R\n" +
+	"leaseTtlMs\"\x91\x02\n" +
 	"\bWALState\x12&\n" +
 	"\x02id\x18\x01 \x01(\v2\x16.mink.cluster.v1.WALIDR\x02id\x12\x12\n" +
 	"\x04trim\x18\x02 \x01(\x04R\x04trim\x12\x1d\n" +
