@@ -188,6 +188,8 @@ func (t *txn) dispatch(c *clusterpb.Command) *clusterpb.Result {
 		return t.commitTieredRound(k.CommitTieredRound)
 	case *clusterpb.Command_ForgetDroppedSink:
 		return t.forgetDroppedSink(k.ForgetDroppedSink)
+	case *clusterpb.Command_FinishBuckets:
+		return t.finishBuckets(k.FinishBuckets)
 	}
 	return invalid("the command is empty")
 }

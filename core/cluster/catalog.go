@@ -231,12 +231,24 @@ func (t *txn) closePartition(c *clusterpb.ClosePartition) *clusterpb.Result {
 	return okID(int64(p.ID))
 }
 
+// dropPartition drops a partition. Rows on their way to a sink go there first: until
+// then the partition is only closed, and whoever watches drops it again.
 func (t *txn) dropPartition(c *clusterpb.DropPartition) *clusterpb.Result {
 	p, r := t.partition("drop", c.GetTable(), c.GetPartition())
 	if r != nil {
 		if r.Code == clusterpb.Code_NOT_EXIST && c.GetIfExists() {
 			return ok()
 		}
+		return r
+	}
+	if why := t.s.Waiting(p); why != "" && !c.GetNow() {
+		if !p.Closed {
+			closed := *p
+			closed.Closed = true
+			t.s.partitions.set(p.ID, &closed)
+		}
+		r := okID(int64(p.ID))
+		r.Message = okNote("partition %q of table %d is closed, and dropped once its sinks have it: %s", p.Values, p.Table, why).GetMessage()
 		return r
 	}
 	t.removePartition(p)

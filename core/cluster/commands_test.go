@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -72,7 +73,10 @@ func pick[T any](m *sim, list []T) (T, bool) {
 // command makes a command as the node would, most of the time one that fits.
 func (m *sim) command(id mink.NodeID, n *simNode) *clusterpb.Command {
 	v := m.view()
-	if v.lease.NodeEpoch == n.epoch && m.chance(30) {
+	if v.lease.NodeEpoch == n.epoch && m.chance(12) {
+		return m.tier(v)
+	}
+	if v.lease.NodeEpoch == n.epoch && m.chance(35) {
 		return m.coordinate(v)
 	}
 	if m.chance(9) {
@@ -216,8 +220,23 @@ func (m *sim) trim(v *State, n *simNode) *clusterpb.Command {
 	var trims []plan.Trim
 	for st := range v.StreamsLedBy(n.epoch) {
 		if m.chance(30) {
-			trims = append(trims, plan.Trim{Stream: st.ID, Start: st.Start + mink.Offset(m.r.IntN(12))})
+			trim := plan.Trim{Stream: st.ID, Start: st.Start + mink.Offset(m.r.IntN(12))}
+			if m.chance(15) {
+				trim.GiveUpMs = v.timeMs - m.r.Int64N(2000)
+			} else if m.chance(8) {
+				trim.GiveUpMs = math.MaxInt64
+			}
+			trims = append(trims, trim)
 		}
+	}
+	if m.chance(25) {
+		var list []FinishedBucket
+		for st := range v.StreamsLedBy(n.epoch) {
+			if p, _ := v.Partition(st.Bucket.Partition); p.Closed || m.chance(1) {
+				list = append(list, FinishedBucket{st.ID, st.Owner.LeaderEpoch, st.End + mink.Offset(m.odd())})
+			}
+		}
+		return FinishBucketsCommand(list)
 	}
 	return TrimStreamsCommand(trims)
 }
@@ -278,12 +297,9 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 		}
 	}
 	for n := range v.Nodes() {
-		if n.Sealed && m.chance(50) && !slices.ContainsFunc(dead, func(w plan.WAL) bool { return w.ID.Node == n.ID && !w.Recovered }) {
+		if n.Sealed && (m.chance(50) || v.CheckRemoveNode(n.ID, n.Epoch) == nil) && !slices.ContainsFunc(dead, func(w plan.WAL) bool { return w.ID.Node == n.ID && !w.Recovered }) {
 			return &clusterpb.Command{Kind: &clusterpb.Command_RemoveNode{RemoveNode: &clusterpb.RemoveNode{Node: int32(n.ID), Epoch: int64(n.Epoch), Lease: int64(lease)}}}
 		}
-	}
-	if m.chance(40) {
-		return m.tier(v)
 	}
 	switch x := m.r.IntN(100); {
 	case x < 8:
@@ -375,7 +391,7 @@ func (m *sim) catalog(v *State) *clusterpb.Command {
 	case x < 88:
 		return &clusterpb.Command{Kind: &clusterpb.Command_ClosePartition{ClosePartition: &clusterpb.ClosePartition{Table: int64(table.ID), Partition: int64(p.ID)}}}
 	}
-	return &clusterpb.Command{Kind: &clusterpb.Command_DropPartition{DropPartition: &clusterpb.DropPartition{Table: int64(table.ID), Partition: int64(p.ID)}}}
+	return &clusterpb.Command{Kind: &clusterpb.Command_DropPartition{DropPartition: &clusterpb.DropPartition{Table: int64(table.ID), Partition: int64(p.ID), Now: m.chance(30)}}}
 }
 
 func (m *sim) producers(v *State) *clusterpb.Command {

@@ -131,24 +131,26 @@ func (t *txn) rewriteStream(c *clusterpb.RewriteStream) *clusterpb.Result {
 // trimBound is how far a stream may be trimmed. A primary-key bucket is rebuilt
 // from a snapshot and the log behind it. Each retained one must do, in case a newer
 // one is damaged; without any it takes the whole log. What a retaining sink does not have
-// yet stays, and what readers of its older snapshots need.
-func (t *txn) trimBound(st *plan.Stream) mink.Offset {
+// yet stays, and what readers of its older snapshots need, but for sinks that giveUpMs gives up.
+func (t *txn) trimBound(st *plan.Stream, giveUpMs int64) mink.Offset {
 	limit := st.TrimLimit()
-	if bound, _, tiered := t.s.tierBound(st); tiered && !t.s.faults.noTierBound {
+	table, found := t.s.tables.get(st.Bucket.Table)
+	keyed := found && len(table.Descriptor.PrimaryKey) > 0
+	if keyed {
+		giveUpMs = 0 // a sink that misses changes of a key never gets right again
+	}
+	if bound, _, tiered := t.s.tierBound(st, giveUpMs); tiered && !t.s.faults.noTierBound {
 		limit = min(limit, bound)
 	}
-	if t.s.faults.noKVBound {
+	if !keyed || t.s.faults.noKVBound {
 		return limit
 	}
-	if table, found := t.s.tables.get(st.Bucket.Table); found && len(table.Descriptor.PrimaryKey) > 0 {
-		b, _ := t.s.kv.get(st.ID)
-		oldest, found := b.TrimBound()
-		if !found {
-			return st.Start
-		}
-		return min(limit, oldest)
+	b, _ := t.s.kv.get(st.ID)
+	oldest, found := b.TrimBound()
+	if !found {
+		return st.Start
 	}
-	return limit
+	return min(limit, oldest)
 }
 
 // trimStreams raises starts, each clamped to what may be trimmed. Streams that
@@ -164,8 +166,9 @@ func (t *txn) trimStreams(c *clusterpb.TrimStreams) *clusterpb.Result {
 			skipped++
 			continue
 		}
-		to := min(mink.Offset(trim.GetStart()), t.trimBound(st))
+		to := min(mink.Offset(trim.GetStart()), t.trimBound(st, trim.GetGiveUpMs()))
 		if to > st.Start {
+			t.allowGaps(st, to)
 			t.putStream(st.Trim(to))
 		}
 		starts[i] = int64(max(to, st.Start))

@@ -481,6 +481,7 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"ends of a lost time line": {noLostEnds: true}, "removal of a living node": {removeEarly: true},
 		"lease of rounds": {noRoundLease: true}, "base of rounds": {noBaseRound: true}, "round once": {roundTwice: true}, "ends back": {endsBack: true}, "ends ahead": {endsAhead: true},
 		"trim bound of sinks": {noTierBound: true}, "read grace": {noReadGrace: true}, "ends of dropped partitions": {keepTiered: true},
+		"early drop of partitions": {dropEarly: true}, "gaps": {noGaps: true},
 	} {
 		found := false
 		for seed := uint64(0); seed < 20 && !found; seed++ {

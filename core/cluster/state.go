@@ -229,6 +229,8 @@ type faults struct {
 	endsAhead    bool // a round may have more than the log
 	noTierBound  bool // trims do not wait for sinks
 	noReadGrace  bool // trims wait for the last round only
+	dropEarly    bool // a partition is dropped before sinks have it
+	noGaps       bool // what sinks are given up lack is not noted
 	keepTiered   bool // a dropped partition's ends at a sink stay
 }
 

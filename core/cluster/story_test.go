@@ -351,7 +351,7 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 		return &clusterpb.Command{Kind: &clusterpb.Command_ClosePartition{ClosePartition: &clusterpb.ClosePartition{Table: st.num(args[0]), Partition: st.num(args[1])}}}
 	case "drop-partition":
 		return &clusterpb.Command{Kind: &clusterpb.Command_DropPartition{DropPartition: &clusterpb.DropPartition{
-			Table: st.num(args[0]), Partition: st.num(args[1]), IfExists: st.flag(args, "if-exists")}}}
+			Table: st.num(args[0]), Partition: st.num(args[1]), IfExists: st.flag(args, "if-exists"), Now: st.flag(args, "now")}}}
 	case "empty":
 		return &clusterpb.Command{}
 	}
@@ -399,7 +399,12 @@ func (st *story) objectCommand(w plan.WALID, verb string, args []string) *cluste
 		var trims []plan.Trim
 		for _, a := range args {
 			stream, to, _ := strings.Cut(a, "=")
-			trims = append(trims, plan.Trim{Stream: mink.StreamID(st.num(stream)), Start: mink.Offset(st.num(to))})
+			to, give, _ := strings.Cut(to, "!") // STREAM=OFFSET, or STREAM=OFFSET!GIVEUPMS
+			trim := plan.Trim{Stream: mink.StreamID(st.num(stream)), Start: mink.Offset(st.num(to))}
+			if give != "" {
+				trim.GiveUpMs = st.num(give)
+			}
+			trims = append(trims, trim)
 		}
 		return TrimStreamsCommand(trims)
 	case "forget":

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/mink-project/mink/core/stream/plan"
 	"github.com/mink-project/mink/sdk/mink"
@@ -24,16 +25,16 @@ func (s *State) TierBound(id mink.StreamID) (TierHold, bool) {
 	if !found {
 		return TierHold{}, false
 	}
-	_, hold, ok := s.tierBound(st)
+	_, hold, ok := s.tierBound(st, 0)
 	return hold, ok
 }
 
-// tierBound is the lowest bound of all sinks that retain. It only rises: ends do, and
-// snapshots leave their grace.
-func (s *State) tierBound(st *plan.Stream) (bound mink.Offset, hold TierHold, ok bool) {
+// tierBound is the lowest bound of all sinks that retain and took something since
+// giveUpMs. It only rises: ends do, and snapshots leave their grace.
+func (s *State) tierBound(st *plan.Stream, giveUpMs int64) (bound mink.Offset, hold TierHold, ok bool) {
 	for b := range s.tieredOf(st.ID) {
 		t, on := s.Tiering(st.Bucket.Table, b.sink)
-		if !on || !t.Retains {
+		if !on || !t.Retains || t.LastMs() < giveUpMs {
 			continue
 		}
 		to := b.neededEnd(t, s.timeMs)
@@ -50,6 +51,22 @@ func (s *State) tierBound(st *plan.Stream) (bound mink.Offset, hold TierHold, ok
 		}
 	}
 	return bound, hold, ok
+}
+
+// allowGaps notes what sinks will lack once a log is trimmed to an offset: they
+// were given up, or nothing.
+func (t *txn) allowGaps(st *plan.Stream, to mink.Offset) {
+	for _, old := range slices.Collect(t.s.tieredOf(st.ID)) {
+		s, on := t.s.Tiering(st.Bucket.Table, old.sink)
+		if !on || t.s.faults.noGaps {
+			continue
+		}
+		b := *old
+		if has := max(b.neededEnd(s, t.s.timeMs), b.start); has < to {
+			b.addGap(plan.Gap{Start: has, End: to})
+			t.s.tiered.set(&b)
+		}
+	}
 }
 
 // checkTiering verifies that options, ends, logs and snapshots agree.
@@ -130,6 +147,9 @@ func (s *State) checkTiered(b *tieredBucket) error {
 			return fmt.Errorf("base %d, ends %v, of %d rounds", b.base, b.ends, t.Rounds)
 		}
 		end, round = e.end, e.round
+	}
+	if b.finished && !s.isClosed(st.Bucket.Partition) {
+		return fmt.Errorf("its log is finished and partition %d is not closed", st.Bucket.Partition)
 	}
 	if b.base < 0 || b.start < 0 || b.start > st.Start || end > st.End {
 		return fmt.Errorf("base %d, log start %d then, end %d of a log [%d, %d)", b.base, b.start, end, st.Start, st.End)

@@ -62,6 +62,9 @@ type LakeSnapshot struct {
 	number int64 // of its round, from 1
 }
 
+// LastMs is when the sink took something last, or was switched on.
+func (t *Tiering) LastMs() int64 { return max(t.CommittedMs, t.EnabledMs) }
+
 // needed is the oldest snapshot that was current within the read grace of a time.
 func (t *Tiering) needed(nowMs int64) (LakeSnapshot, bool) {
 	for i, s := range t.Snapshots {
@@ -97,6 +100,8 @@ type tieredBucket struct {
 	// gaps of the log above what the oldest snapshot has, which tiering and readers
 	// may pass over: oldest first, not touching.
 	gaps []plan.Gap
+	// finished: the partition is closed and nothing follows the log's end, says its leader.
+	finished bool
 }
 
 type tieredEnd struct {
@@ -219,9 +224,9 @@ func (t *txn) tierBucket(st *plan.Stream, table *Table, name string) {
 	keyed := len(table.Descriptor.PrimaryKey) > 0
 	b := tieredBucket{stream: st.ID, sink: name, start: st.Start}
 	switch {
-	case found && (len(old.ends) > 0 || len(old.gaps) > 0):
-		b.base, b.ends, b.gaps = old.base, old.ends, old.gaps
-		if st.Start > old.end() { // let go of while it was off
+	case found: // also without an end: the sink may have rounds that were not recorded
+		b.base, b.ends, b.gaps, b.finished = old.base, old.ends, old.gaps, old.finished
+		if st.Start > old.end() && !keyed { // let go of while it was off
 			b.addGap(plan.Gap{Start: old.end(), End: st.Start})
 		}
 	case !keyed:
@@ -365,11 +370,15 @@ func (t *txn) nextTiering(old *Tiering, c *clusterpb.CommitTieredRound) *Tiering
 	next := *old
 	next.Round, next.Snapshot, next.Fence = c.GetRound(), c.GetSnapshot(), mink.LeaseEpoch(c.GetLease())
 	next.CommittedMs, next.ReadGraceMs, next.Rounds = now, c.GetReadGraceMs(), old.Rounds+1
-	list := slices.Clone(old.Snapshots)
+	// What has left its grace may be trimmed away: a longer grace does not bring it back.
+	list := slices.DeleteFunc(slices.Clone(old.Snapshots), func(s LakeSnapshot) bool {
+		return s.SupersededMs != 0 && s.SupersededMs <= now-min(old.ReadGraceMs, next.ReadGraceMs)
+	})
 	if n := len(list); n > 0 {
-		list[n-1].SupersededMs = now
+		if list[n-1].SupersededMs = now; next.ReadGraceMs == 0 {
+			list = list[:n-1]
+		}
 	}
-	list = slices.DeleteFunc(list, func(s LakeSnapshot) bool { return s.SupersededMs <= now-next.ReadGraceMs })
 	list = append(list, LakeSnapshot{Snapshot: next.Snapshot, CommittedMs: now, number: next.Rounds})
 	if len(list) > maxLakeSnapshots { // every other one stands for the one behind it too
 		thin := list[:0]
@@ -409,6 +418,92 @@ func validRoundID(id string) bool {
 		}
 	}
 	return len(id) > 0 && len(id) <= sink.RoundIDLengthMax
+}
+
+// finishBuckets notes that nothing follows the ends of logs whose partitions are
+// closed. Those that are gone are skipped.
+func (t *txn) finishBuckets(c *clusterpb.FinishBuckets) *clusterpb.Result {
+	var done []mink.StreamID
+	for _, f := range c.GetBuckets() {
+		st, found := t.s.streams.get(mink.StreamID(f.GetStream()))
+		if !found {
+			continue
+		}
+		switch owner := st.Owner; {
+		case owner.NodeEpoch != t.epoch || owner.LeaderEpoch != mink.LeaderEpoch(f.GetLeaderEpoch()):
+			return conflict("finish bucket %s by node epoch %d, leader epoch %d: it is led by node %d, epoch %d, under leader epoch %d",
+				st.Bucket, t.epoch, f.GetLeaderEpoch(), owner.Node, owner.NodeEpoch, owner.LeaderEpoch)
+		case !t.s.isClosed(st.Bucket.Partition):
+			return conflict("finish bucket %s: its partition is not closed", st.Bucket)
+		case mink.Offset(f.GetEnd()) != st.End:
+			return conflict("finish bucket %s at offset %d: the log is committed up to %d", st.Bucket, f.GetEnd(), st.End)
+		}
+		done = append(done, st.ID)
+	}
+	for _, id := range done {
+		t.setFinished(id, true)
+	}
+	return ok()
+}
+
+func (t *txn) setFinished(id mink.StreamID, finished bool) {
+	for _, old := range slices.Collect(t.s.tieredOf(id)) {
+		if old.finished != finished {
+			b := *old
+			b.finished = finished
+			t.s.tiered.set(&b)
+		}
+	}
+}
+
+func (s *State) isClosed(id mink.PartitionID) bool {
+	p, found := s.partitions.get(id)
+	return found && p.Closed
+}
+
+// Finished reports that a tiered bucket's partition is closed and that its leader
+// has said that nothing follows the log's committed end.
+func (s *State) Finished(sink string, bucket mink.BucketRef) bool {
+	b, found := s.tieredBucket(sink, bucket)
+	return found && b.finished
+}
+
+// Waiting is the first bucket of a partition that is not at all of its table's sinks
+// to its end, and why; "" when none is: dropping the partition loses nothing there. A
+// partition that is not closed waits.
+func (s *State) Waiting(p *Partition) string {
+	for _, name := range sinkNames() {
+		t, on := s.Tiering(p.Table, name)
+		if !on || !t.Retains {
+			continue
+		}
+		if !p.Closed {
+			return "it is not closed"
+		}
+		for i, id := range p.Streams {
+			st, _ := s.streams.get(id)
+			b, found := s.tiered.get(&tieredBucket{stream: id, sink: name})
+			switch {
+			case !found || s.faults.dropEarly:
+			case !b.finished:
+				return fmt.Sprintf("the leader of bucket %d has not yet written all of it", i)
+			case b.covered() < st.End:
+				return fmt.Sprintf("sink %s has bucket %d up to offset %d of %d", name, i, b.covered(), st.End)
+			}
+		}
+	}
+	return ""
+}
+
+// covered is the end, and the gaps that follow it.
+func (b *tieredBucket) covered() mink.Offset {
+	end := b.end()
+	for _, g := range b.gaps {
+		if g.Start <= end {
+			end = max(end, g.End)
+		}
+	}
+	return end
 }
 
 // forgetDroppedSink ends what dropSinks began. One that is not known is skipped: the

@@ -95,6 +95,12 @@ func (k *tierModel) compare(before, after *State, b *clusterpb.Batch, results []
 	if err := k.dropped(before, after, b); err != nil {
 		return err
 	}
+	if err := k.gaps(before, after, b); err != nil {
+		return err
+	}
+	if err := k.partitions(before, after, b); err != nil {
+		return err
+	}
 	if before.tierings == after.tierings && before.tiered == after.tiered && before.streams == after.streams {
 		return nil
 	}
@@ -162,6 +168,68 @@ func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
 	return nil
 }
 
+// gaps: what may be missing was given up by name, or let go of while the sink was off.
+func (k *tierModel) gaps(before, after *State, b *clusterpb.Batch) error {
+	if before.tiered == after.tiered {
+		return nil
+	}
+	allowed, altered := map[mink.StreamID]bool{}, false
+	for _, c := range b.Commands {
+		for _, trim := range c.GetTrimStreams().GetTrims() {
+			allowed[mink.StreamID(trim.Stream)] = allowed[mink.StreamID(trim.Stream)] || trim.GiveUpMs > 0
+		}
+		altered = altered || c.GetAlterTable() != nil
+	}
+	for now := range after.tiered.all() {
+		old, found := before.tiered.get(now)
+		if !found {
+			old = &tieredBucket{}
+		}
+		for _, g := range now.gaps {
+			covered := slices.ContainsFunc(old.gaps, func(o plan.Gap) bool { return o.Start <= g.Start && g.End <= o.End })
+			if !covered && !altered && !allowed[now.stream] {
+				return fmt.Errorf("stream %d may lack %+v at %q, nobody gave it up", now.stream, g, now.sink)
+			}
+		}
+	}
+	return nil
+}
+
+// partitions: one that a sink is to have goes when the sink has it, or when somebody
+// says so.
+func (k *tierModel) partitions(before, after *State, b *clusterpb.Batch) error {
+	if before.partitions == after.partitions {
+		return nil
+	}
+	for _, c := range b.Commands {
+		if c.GetDropPartition().GetNow() || c.GetDropTable() != nil || c.GetDropDatabase() != nil || c.GetAlterTable() != nil {
+			return nil
+		}
+	}
+	for id, p := range before.partitions.all() {
+		if _, left := after.Partition(id); left {
+			continue
+		}
+		if _, on := before.Tiering(p.Table, LakeSink); !on {
+			continue
+		}
+		for _, stream := range p.Streams {
+			st, _ := before.Stream(stream)
+			b, _ := before.tiered.get(&tieredBucket{stream: stream, sink: LakeSink})
+			has := b.end()
+			for _, g := range b.gaps {
+				if g.Start <= has {
+					has = max(has, g.End)
+				}
+			}
+			if has < st.End {
+				return fmt.Errorf("partition %d was dropped, sink %q has stream %+v up to %d", id, LakeSink, st, has)
+			}
+		}
+	}
+	return nil
+}
+
 // note adds the newest round and new bases.
 func (k *tierModel) note(before, after *State, t *Tiering) {
 	rounds := k.seen[t.Table]
@@ -218,6 +286,7 @@ func (k *tierModel) trimmed(after *State, old, st plan.Stream) error {
 //
 //	round TABLE ROUND base=ROUND snapshot=S lease=N [sink=S] [grace=MS] PARTITION/BUCKET=OFFSET...
 //	forget-sink TABLE lease=N
+//	finish STREAM@LEADER=END...
 func (st *story) tieringCommand(verb string, args []string) *clusterpb.Command {
 	sinkName := st.text(args, "sink")
 	if sinkName == "" {
@@ -236,6 +305,16 @@ func (st *story) tieringCommand(verb string, args []string) *clusterpb.Command {
 			}
 		}
 		return CommitTieredRoundCommand(r)
+	case "finish":
+		var list []FinishedBucket
+		for _, a := range args {
+			var f FinishedBucket
+			if n, _ := fmt.Sscanf(a, "%d@%d=%d", &f.Stream, &f.Epoch, &f.End); n != 3 {
+				st.t.Fatal(a)
+			}
+			list = append(list, f)
+		}
+		return FinishBucketsCommand(list)
 	case "forget-sink":
 		return ForgetDroppedSinkCommand(mink.TableID(st.num(args[0])), sinkName, mink.LeaseEpoch(st.arg(args, "lease")))
 	}
@@ -261,6 +340,9 @@ func dumpTiering(s *State) (out []string) {
 		}
 		for _, g := range b.gaps {
 			ends = append(ends, fmt.Sprintf("gap[%d,%d)", g.Start, g.End))
+		}
+		if b.finished {
+			ends = append(ends, "finished")
 		}
 		out = append(out, strings.TrimRight(fmt.Sprintf("tiered %d to %s base=%d ends %s", b.stream, b.sink, b.base, strings.Join(ends, " ")), " "))
 	}

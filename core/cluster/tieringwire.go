@@ -43,6 +43,22 @@ func ForgetDroppedSinkCommand(table mink.TableID, sink string, lease mink.LeaseE
 	}}}
 }
 
+// FinishedBucket is a stream whose log ends for good.
+type FinishedBucket struct {
+	Stream mink.StreamID
+	Epoch  mink.LeaderEpoch // under which the proposer leads it
+	End    mink.Offset
+}
+
+// FinishBucketsCommand is the command's wire form.
+func FinishBucketsCommand(list []FinishedBucket) *clusterpb.Command {
+	c := &clusterpb.FinishBuckets{Buckets: make([]*clusterpb.FinishedBucket, len(list))}
+	for i, f := range list {
+		c.Buckets[i] = &clusterpb.FinishedBucket{Stream: int64(f.Stream), LeaderEpoch: int32(f.Epoch), End: int64(f.End)}
+	}
+	return &clusterpb.Command{Kind: &clusterpb.Command_FinishBuckets{FinishBuckets: c}}
+}
+
 // tiering writes the records of tiering.
 func (e *encoder) tiering(s *State) {
 	for t := range s.tierings.all() {
@@ -56,7 +72,7 @@ func (e *encoder) tiering(s *State) {
 		e.put(&clusterpb.Record{Kind: &clusterpb.Record_Tiering{Tiering: r}})
 	}
 	for b := range s.tiered.all() {
-		r := &clusterpb.TieredBucket{Stream: int64(b.stream), Sink: b.sink, Base: int64(b.base), Start: int64(b.start)}
+		r := &clusterpb.TieredBucket{Stream: int64(b.stream), Sink: b.sink, Base: int64(b.base), Start: int64(b.start), Finished: b.finished}
 		for _, end := range b.ends {
 			r.Rounds, r.Ends = append(r.Rounds, end.round), append(r.Ends, int64(end.end))
 		}
@@ -84,7 +100,7 @@ func (d *decoder) tiering(r *clusterpb.Tiering) error {
 }
 
 func (d *decoder) tieredBucket(r *clusterpb.TieredBucket) error {
-	b := &tieredBucket{stream: mink.StreamID(r.GetStream()), sink: r.GetSink(), base: mink.Offset(r.GetBase()), start: mink.Offset(r.GetStart())}
+	b := &tieredBucket{stream: mink.StreamID(r.GetStream()), sink: r.GetSink(), base: mink.Offset(r.GetBase()), start: mink.Offset(r.GetStart()), finished: r.GetFinished()}
 	if len(r.GetRounds()) != len(r.GetEnds()) {
 		return corrupt("stream %d at sink %q: %d rounds and %d ends", b.stream, b.sink, len(r.GetRounds()), len(r.GetEnds()))
 	}

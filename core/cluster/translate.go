@@ -57,7 +57,7 @@ func ReleaseCommand(c plan.Release) *clusterpb.Command {
 func TrimStreamsCommand(trims []plan.Trim) *clusterpb.Command {
 	c := &clusterpb.TrimStreams{Trims: make([]*clusterpb.Trim, len(trims))}
 	for i, t := range trims {
-		c.Trims[i] = &clusterpb.Trim{Stream: int64(t.Stream), Start: int64(t.Start)}
+		c.Trims[i] = &clusterpb.Trim{Stream: int64(t.Stream), Start: int64(t.Start), GiveUpMs: t.GiveUpMs}
 	}
 	return &clusterpb.Command{Kind: &clusterpb.Command_TrimStreams{TrimStreams: c}}
 }

@@ -42,6 +42,9 @@ func (t *txn) putStream(st plan.Stream) {
 		}
 		t.s.byOwner.set(owned{st.Owner.NodeEpoch, st.ID})
 	}
+	if found && st.End != old.End {
+		t.setFinished(st.ID, false) // it was not: a time line may bring lost offsets back
+	}
 	t.moveRefs(st.ID, old, &st)
 	t.s.streams.set(st.ID, &st)
 }

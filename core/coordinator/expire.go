@@ -97,12 +97,30 @@ func (c *Coordinator) keepPartitions(ctx context.Context, _ metalog.Lease) error
 	var errs []error
 	for db := range view.Databases() {
 		for t := range view.Tables(db.Name) {
-			if err := c.keepTable(ctx, view, t, now); err != nil {
+			err := errors.Join(c.dropClosed(ctx, view, t), c.keepTable(ctx, view, t, now))
+			if err != nil {
 				errs = append(errs, fmt.Errorf("automatic partitions of %s.%s: %w", t.Descriptor.Database, t.Descriptor.Table, err))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// dropClosed drops partitions that were closed for the table's sinks to take their last
+// rows, now that they have.
+func (c *Coordinator) dropClosed(ctx context.Context, view *cluster.State, t *cluster.Table) error {
+	if len(t.Descriptor.PartitionKeys) == 0 {
+		return nil
+	}
+	var commands []*clusterpb.Command
+	for p := range view.Partitions(t.ID) {
+		if p.Closed && view.Waiting(p) == "" {
+			commands = append(commands, &clusterpb.Command{Kind: &clusterpb.Command_DropPartition{
+				DropPartition: &clusterpb.DropPartition{Table: int64(t.ID), Partition: int64(p.ID), IfExists: true},
+			}})
+		}
+	}
+	return c.propose(ctx, commands...)
 }
 
 func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *cluster.Table, now time.Time) error {
@@ -124,7 +142,7 @@ func (c *Coordinator) keepTable(ctx context.Context, view *cluster.State, t *clu
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %v: %w", p.Values, err))
 		}
-		if expired {
+		if expired && (!p.Closed || view.Waiting(p) == "") { // else sinks have yet to take its last rows
 			commands = append(commands,
 				&clusterpb.Command{Kind: &clusterpb.Command_ClosePartition{ClosePartition: &clusterpb.ClosePartition{Table: int64(t.ID), Partition: int64(p.ID)}}},
 				&clusterpb.Command{Kind: &clusterpb.Command_DropPartition{DropPartition: &clusterpb.DropPartition{Table: int64(t.ID), Partition: int64(p.ID), IfExists: true}}})

@@ -489,7 +489,7 @@ func (b *buckets) retain(ctx context.Context) error {
 			continue
 		}
 		g.Go(func() error {
-			if err := retainOne(ctx, e.log); err != nil && !errors.Is(err, mink.ErrClosed) { // closed: led elsewhere, or dropped
+			if err := b.retainOne(ctx, e); err != nil && !errors.Is(err, mink.ErrClosed) { // closed: led elsewhere, or dropped
 				failed.Lock()
 				defer failed.Unlock()
 				failed.errs = append(failed.errs, fmt.Errorf("bucket %s: %w", e.ref, err))
@@ -506,14 +506,18 @@ const (
 	retainTimeout = time.Minute // of one bucket
 )
 
-func retainOne(ctx context.Context, log *tablet.Log) error {
+func (b *buckets) retainOne(ctx context.Context, e *bucket) error {
 	ctx, cancel := context.WithTimeout(ctx, retainTimeout)
 	defer cancel()
-	to, err := log.RetentionPoint(ctx, time.Now().UnixMilli())
-	if err != nil || to <= log.LogStart() {
+	now := time.Now().UnixMilli()
+	to, err := e.log.RetentionPoint(ctx, now)
+	if err != nil || to <= e.log.LogStart() {
 		return err
 	}
-	return log.Trim(ctx, to)
+	if err := e.log.Trim(ctx, to); err != nil || e.log.LogStart() >= to {
+		return err
+	}
+	return b.inc.node.giveUp(ctx, e, to, now)
 }
 
 func (b *buckets) stats() []BucketStats {

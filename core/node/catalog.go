@@ -81,8 +81,14 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 	return t, nil
 }
 
-// buildable refuses what is valid but cannot be served here.
+// buildable refuses what is valid but cannot be served here, or not kept in the lake
+// that it is tiered to.
 func buildable(d *schema.Descriptor) error {
+	if d.Options[schema.OptionLake] == "true" {
+		if err := d.CheckLake(); err != nil {
+			return err
+		}
+	}
 	_, err := partition.ScheduleOf(d)
 	return err
 }
@@ -171,7 +177,8 @@ func (n *Node) EnsurePartition(ctx context.Context, table mink.TableID, values [
 	return n.CreatePartition(ctx, table, values, true)
 }
 
-// DropPartition drops a partition by id.
+// DropPartition drops a partition by id. One that the table's sinks do not have whole
+// is closed, and dropped by the coordinator once they have.
 func (n *Node) DropPartition(ctx context.Context, table mink.TableID, partition mink.PartitionID, ifExists bool) error {
 	_, err := n.one(ctx, &clusterpb.Command{Kind: &clusterpb.Command_DropPartition{
 		DropPartition: &clusterpb.DropPartition{Table: int64(table), Partition: int64(partition), IfExists: ifExists},

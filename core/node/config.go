@@ -32,6 +32,9 @@ type Config struct {
 	// ReadGrace is how long readers may use a snapshot of a sink after the next one
 	// was made: the log that it needs stays so long. Default 1 h.
 	ReadGrace time.Duration
+	// FinishInterval is how often leaders look whether buckets of closed partitions are
+	// wholly uploaded, for sinks to take their last rows. Default 10 s.
+	FinishInterval time.Duration
 	// TopicCleaningInterval is how often buckets of compacted topics are looked at.
 	// Default 1 m.
 	TopicCleaningInterval time.Duration
@@ -84,7 +87,7 @@ func Default() Config {
 	return Config{
 		NodeID: 1, Version: "dev", FeatureLevel: 1,
 		LeaseTTL: 30 * time.Second, LogRetentionInterval: 5 * time.Minute,
-		ReadGrace: time.Hour, TopicCleaningInterval: time.Minute, CleanMapBytes: 128 << 20,
+		ReadGrace: time.Hour, FinishInterval: 10 * time.Second, TopicCleaningInterval: time.Minute, CleanMapBytes: 128 << 20,
 		OpensMax: 16, ReadyTimeout: 5 * time.Second, RecoveryWait: time.Minute,
 		GroupCommitInterval: 100 * time.Millisecond, GroupCommitBytesMax: 16 << 20,
 		GroupsMax: 100_000, GroupOffsetsMax: 100_000, GroupOffsetsTotalMax: 1_000_000,
@@ -101,6 +104,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node: LeaseTTL is %s, must be between 1s and %s: %w", c.LeaseTTL, cluster.LeaseTTLMax, mink.ErrInvalid)
 	case c.LogRetentionInterval <= 0 || c.OpensMax < 1 || c.ReadyTimeout <= 0 || c.RecoveryWait <= 0 || c.FeatureLevel < 1:
 		return fmt.Errorf("node: LogRetentionInterval, OpensMax, ReadyTimeout, RecoveryWait and FeatureLevel must be positive: %w", mink.ErrInvalid)
+	case c.FinishInterval <= 0:
+		return fmt.Errorf("node: FinishInterval is %s, must be positive: %w", c.FinishInterval, mink.ErrInvalid)
 	case c.TopicCleaningInterval <= 0 || c.CleanMapBytes < 1:
 		return fmt.Errorf("node: TopicCleaningInterval and CleanMapBytes must be positive: %w", mink.ErrInvalid)
 	case c.ReadGrace < 0 || c.ReadGrace.Milliseconds() > cluster.MaxReadGrace:

@@ -2,22 +2,26 @@ package node
 
 import (
 	"fmt"
+	"time"
 
+	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/tablet/kv/kvplan"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
 // What holds a trim.
 const (
-	HeldByUpload     = "upload"      // an upload, or the checkpoint that comes with it
-	HeldByKVSnapshot = "kv_snapshot" // the oldest retained snapshot of a primary-key bucket, or that there is none
+	HeldByUpload     = "upload"          // an upload, or the checkpoint that comes with it
+	HeldByTiering    = "tiering"         // a sink that does not have it yet
+	HeldByReadGrace  = "lake_read_grace" // readers of an older snapshot of a sink
+	HeldByKVSnapshot = "kv_snapshot"     // the oldest retained snapshot of a primary-key bucket, or that there is none
 )
 
 // HeldTrim is a trim that retention has asked for and that has not happened.
 type HeldTrim struct {
 	Want mink.Offset // the start that was asked for
 	At   mink.Offset // how far it may go now
-	By   string      // HeldByUpload, HeldByKVSnapshot
+	By   string      // HeldByUpload, HeldByTiering, ...
 	Why  string      // for a person
 }
 
@@ -29,7 +33,19 @@ func (b *buckets) heldTrim(e *bucket) *HeldTrim {
 	if !held {
 		return nil
 	}
-	return heldTrim(want, limit, len(e.table.Descriptor.PrimaryKey) > 0, b.inc.node.View().KVSnapshots(e.id), e.stream.Start())
+	view := b.inc.node.View()
+	h := heldTrim(want, limit, len(e.table.Descriptor.PrimaryKey) > 0, view.KVSnapshots(e.id), e.stream.Start())
+	hold, tiered := view.TierBound(e.id)
+	if at := want; tiered {
+		if h != nil {
+			at = min(at, h.At)
+		}
+		if hold.Bound < at {
+			t, _ := view.Tiering(e.ref.Table, hold.Sink)
+			h = heldByTiering(want, &hold, t, view.TimeMs())
+		}
+	}
+	return h
 }
 
 // heldTrim says what holds a trim to want: limit is what the log's own objects allow,
@@ -46,6 +62,23 @@ func heldTrim(want, limit mink.Offset, keyed bool, snapshots []kvplan.Snapshot, 
 		h.Why = fmt.Sprintf("KV snapshot %d, the oldest of %d, needs the log from offset %d on: newer snapshots replace it (kv_snapshot_interval, kv_snapshots_retained)", old.ID, len(snapshots), old.Offset)
 	case limit >= want:
 		return nil // it is about to happen
+	}
+	return h
+}
+
+// heldByTiering says what of a sink holds a trim.
+func heldByTiering(want mink.Offset, hold *cluster.TierHold, t *cluster.Tiering, nowMs int64) *HeldTrim {
+	h := &HeldTrim{Want: want, At: hold.Bound, By: HeldByTiering}
+	ago := func(ms int64) time.Duration { return (time.Duration(nowMs-ms) * time.Millisecond).Round(time.Second) }
+	switch {
+	case hold.Grace:
+		h.By = HeldByReadGrace
+		h.Why = fmt.Sprintf("readers may use snapshot %s of sink %s, which needs the log from offset %d on, for %s more (read_grace)",
+			hold.Snapshot, hold.Sink, hold.Bound, max(0, -ago(hold.UntilMs)))
+	case t == nil || t.Round == "":
+		h.Why = fmt.Sprintf("sink %s has taken no round yet: see mink table lake-snapshot, and lake_stall_limit", hold.Sink)
+	default:
+		h.Why = fmt.Sprintf("sink %s has the log up to offset %d, its last round was %s ago: see mink table lake-snapshot, and lake_stall_limit", hold.Sink, hold.Bound, ago(t.CommittedMs))
 	}
 	return h
 }

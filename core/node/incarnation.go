@@ -37,6 +37,7 @@ type incarnation struct {
 	buckets   *buckets
 	heartbeat *loop.Loop
 	retention *loop.Loop
+	finishing *loop.Loop
 	cleaning  *loop.Loop
 	idle      *loop.Loop // closes stores
 	snapshots *kvsnap.Scheduler[kvSource]
@@ -156,6 +157,7 @@ func (n *Node) register(ctx context.Context) (*incarnation, error) {
 	inc.heartbeat = loop.New("heartbeat", n.cfg.LeaseTTL/4, n.logger, inc.beat)
 	inc.groups = newGroupCommits(n.cfg, n.deps.Meta.Propose)
 	inc.retention = loop.New("log retention", n.cfg.LogRetentionInterval, n.logger, inc.buckets.retain)
+	inc.finishing = loop.New("closed partitions", n.cfg.FinishInterval, n.logger, inc.buckets.finish)
 	inc.cleaning = loop.New("topic cleaning", n.cfg.TopicCleaningInterval, n.logger, newCleaner(inc.buckets, n.cfg.TopicCleaningInterval).clean)
 	inc.snapshots = inc.newSnapshots()
 	inc.snapshot = loop.New("KV snapshots", snapshotLook(n.cfg.KVSnapshots.Interval), n.logger, inc.snapshots.Run)
@@ -185,6 +187,7 @@ func (inc *incarnation) run(ctx context.Context) error {
 	})
 	g.Go(func() error { return inc.buckets.run(gctx) })
 	g.Go(func() error { return inc.retention.Run(gctx) })
+	g.Go(func() error { return inc.finishing.Run(gctx) })
 	g.Go(func() error { return inc.cleaning.Run(gctx) })
 	g.Go(func() error { return inc.idle.Run(gctx) })
 	g.Go(func() error { return inc.snapshot.Run(gctx) })

@@ -320,7 +320,7 @@ func (n *Node) Stats() Stats {
 	s.Epoch = inc.epoch
 	s.Buckets = inc.buckets.stats()
 	s.Engine = inc.engine.Stats()
-	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status(), inc.cleaning.Status(), inc.idle.Status(), inc.snapshot.Status())
+	s.Loops = append(s.Loops, inc.heartbeat.Status(), inc.retention.Status(), inc.finishing.Status(), inc.cleaning.Status(), inc.idle.Status(), inc.snapshot.Status())
 	return s
 }
 

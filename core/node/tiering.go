@@ -2,8 +2,11 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/mink-project/mink/core/cluster"
+	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/sdk/mink"
 )
 
@@ -24,4 +27,66 @@ func (n *Node) CommitTieredRound(ctx context.Context, r cluster.TieredRound) err
 func (n *Node) ForgetDroppedSink(ctx context.Context, table mink.TableID, sink string, lease mink.LeaseEpoch) error {
 	_, err := n.one(ctx, cluster.ForgetDroppedSinkCommand(table, sink, lease))
 	return err
+}
+
+// giveUp trims what retention lets go of and a sink has not taken, once that sink has
+// stalled for the table's limit: rows of that age only, since a sink that was idle may
+// have its round under way.
+func (n *Node) giveUp(ctx context.Context, e *bucket, to mink.Offset, nowMs int64) error {
+	o, err := e.table.Descriptor.ParsedOptions()
+	if err != nil || o.StallLimit == 0 {
+		return err
+	}
+	view := n.View()
+	hold, held := view.TierBound(e.id)
+	t, on := view.Tiering(e.ref.Table, hold.Sink)
+	limit := o.StallLimit.Milliseconds()
+	if !held || !on || view.TimeMs()-t.LastMs() <= limit {
+		return nil
+	}
+	old, err := e.log.OlderThan(ctx, nowMs-limit)
+	if err != nil || min(to, old) <= e.log.LogStart() {
+		return err
+	}
+	if err := e.log.Discard(ctx, min(to, old), view.TimeMs()-limit); err != nil {
+		return err
+	}
+	n.logger.Warn("rows were given up for a sink that has stalled", "bucket", e.ref.String(), "sink", hold.Sink, "log_start", e.log.LogStart(), "sink_end", hold.Bound)
+	return nil
+}
+
+// finish says of buckets of closed partitions that nothing follows, once all of them
+// is committed: a sink may take their last rows, and then the partition goes.
+func (b *buckets) finish(ctx context.Context) error {
+	n := b.inc.node
+	view := n.View()
+	var commands []*clusterpb.Command
+	for _, e := range b.snapshot() {
+		if e.log == nil || !e.closed || e.behind != nil || !unfinished(view, e.ref) {
+			continue
+		}
+		if st, ok := view.Stream(e.id); ok && st.End == e.log.LogEnd() { // what is written since waits for its upload
+			commands = append(commands, cluster.FinishBucketsCommand([]cluster.FinishedBucket{{Stream: e.id, Epoch: e.epoch, End: st.End}}))
+		}
+	}
+	if len(commands) == 0 {
+		return nil
+	}
+	results, err := n.Propose(ctx, commands...)
+	if err != nil {
+		return fmt.Errorf("finish %d buckets of closed partitions: %w", len(commands), err)
+	}
+	var errs []error
+	for _, r := range results {
+		if err := cluster.ResultError(r); err != nil && !errors.Is(err, mink.ErrConflict) { // it moved, or went on
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unfinished reports that some sink of the bucket waits for its leader.
+func unfinished(view *cluster.State, ref mink.BucketRef) bool {
+	_, on := view.Tiering(ref.Table, cluster.LakeSink)
+	return on && !view.Finished(cluster.LakeSink, ref)
 }

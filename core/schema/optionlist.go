@@ -29,6 +29,8 @@ func minkOptions() []OptionSpec {
 			Doc: "Tiers the table to the Iceberg lake. The log keeps what the lake does not have yet, whatever log_ttl and log_max_bytes say. Switched off, the lake table stays as it is and nothing waits for it; switched on again, it goes on there, without what the log let go of meanwhile (a table with a primary key is refused then). Dropping the table drops the lake table. See [tiering](#tiering)."},
 		{Name: optionLakeFreshness, Type: TypeDuration, Default: "3m", Min: 1000, Tables: AllTables,
 			Doc: "How old the lake's copy may become: the longest time between rounds of tiering while rows arrive."},
+		{Name: optionStallLimit, Type: TypeDuration, Default: "forever", Special: []string{"forever"}, Min: 1000, Tables: LogTables,
+			Doc: "Gives rows up for the lake: when it took no round for this long, retention lets go of rows that old by log_ttl and log_max_bytes although the lake does not have them. They are lost for the lake and for union reads, for good; the metadata note the gap. forever: the log grows until the lake takes them. Tables without a primary key."},
 		{Name: "lake_auto_compaction", Type: TypeBool, Default: "false", Tables: AllTables, Unbuilt: true,
 			Doc: "Compacts small lake files and deletes."},
 		{Name: "lake_attach", Type: TypeText, Tables: AllTables, Unbuilt: true, Fixed: true,

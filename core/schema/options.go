@@ -80,6 +80,7 @@ type Options struct {
 	Lake          bool          // tiered to the Iceberg lake
 	LakeFreshness time.Duration // how old the lake's copy may become
 	LakeDeletes   LakeDeletes   // of a table with a primary key
+	StallLimit    time.Duration // how long rows wait for a lake that takes none; 0: for ever
 
 	values map[string]string
 }
@@ -89,6 +90,7 @@ const (
 	OptionLake          = "lake"
 	optionLakeFreshness = "lake_freshness"
 	optionLakeDeletes   = "lake_deletes"
+	optionStallLimit    = "lake_stall_limit"
 )
 
 // LakeDeletes is how updates and deletes are written to the lake.
@@ -311,6 +313,11 @@ func (o *Options) fill() error {
 	o.Lake, o.LakeDeletes = text(OptionLake) == "true", LakeDeletes(text(optionLakeDeletes))
 	if o.LakeFreshness, err = units.ParseDuration(text(optionLakeFreshness)); err != nil {
 		return err
+	}
+	if v := text(optionStallLimit); v != "forever" {
+		if o.StallLimit, err = units.ParseDuration(v); err != nil {
+			return err
+		}
 	}
 	o.DeepKafka = text("kafka.validate") == "deep"
 	o.KafkaJSON = text(OptionValueFormat) == "json"

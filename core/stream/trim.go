@@ -27,6 +27,35 @@ func (s *Stream) Trim(ctx context.Context, to mink.Offset) error {
 	return s.engine.trim(ctx, []*Stream{s})
 }
 
+// Discard is Trim that does not wait for sinks which took nothing since giveUpMs: what
+// they lack is noted as wanted. What an upload holds of it is held as Trim's, and then
+// waits for sinks too.
+func (s *Stream) Discard(ctx context.Context, to mink.Offset, giveUpMs int64) error {
+	to = min(to, s.HighWatermark())
+	if to <= s.Start() {
+		return nil
+	}
+	s.mu.RLock()
+	closed := s.mu.closed
+	s.mu.RUnlock()
+	if closed != nil {
+		return fmt.Errorf("trim to %d: %w", to, closed)
+	}
+	s.want(to)
+	e := s.engine
+	v, ok := e.deps.Meta.View().Stream(s.id)
+	if to = min(to, e.trimLimit(v)); !ok || to <= s.Start() {
+		return nil
+	}
+	if err := e.deps.Meta.TrimStreams(ctx, []plan.Trim{{Stream: s.id, Start: to, GiveUpMs: giveUpMs}}); err != nil {
+		return fmt.Errorf("trim to %d: %w", to, err)
+	}
+	if v, ok := e.deps.Meta.View().Stream(s.id); ok {
+		s.raiseStart(v.Start)
+	}
+	return nil
+}
+
 // HeldTrim is the start that Trim was asked for last and has not reached, and how far
 // uploads and checkpoints let it go by now; held is false when nothing is held. Other
 // bounds of the metadata may lie lower.

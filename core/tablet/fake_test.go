@@ -183,6 +183,10 @@ func (s *fakeStream) OffsetForTimestamp(_ context.Context, ms int64, commit bool
 	return stream.Frame{}, false, nil
 }
 
+func (s *fakeStream) Discard(ctx context.Context, to mink.Offset, _ int64) error {
+	return s.Trim(ctx, to)
+}
+
 func (s *fakeStream) Trim(_ context.Context, to mink.Offset) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

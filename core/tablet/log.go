@@ -35,6 +35,7 @@ type Stream interface {
 	SeedCheckpoint(data []byte, at mink.Offset)
 	OffsetForTimestamp(ctx context.Context, ms int64, commit bool) (stream.Frame, bool, error)
 	Trim(context.Context, mink.Offset) error
+	Discard(ctx context.Context, to mink.Offset, giveUpMs int64) error
 	CleanLimit() (mink.Offset, plan.Cleaned, error)
 	AskCheckpoint()
 	Scan(ctx context.Context, from, to mink.Offset) iter.Seq2[stream.Frame, error]
@@ -315,6 +316,30 @@ func (l *Log) Trim(ctx context.Context, to mink.Offset) error {
 	return nil
 }
 
+// Discard is Trim that does not wait for sinks which took nothing since giveUpMs, ms
+// of the metadata clock: they will lack what it lets go of.
+func (l *Log) Discard(ctx context.Context, to mink.Offset, giveUpMs int64) error {
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.s.Discard(ctx, to, giveUpMs); err != nil {
+		return fmt.Errorf("trim bucket %s to %d: %w", l.cfg.Bucket, to, err)
+	}
+	return nil
+}
+
+// OlderThan is the offset behind the batches that were committed before a time, ms.
+func (l *Log) OlderThan(ctx context.Context, ms int64) (mink.Offset, error) {
+	f, ok, err := l.s.OffsetForTimestamp(ctx, ms, true)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("records of bucket %s before %d: %w", l.cfg.Bucket, ms, err)
+	case ok:
+		return f.Start, nil
+	}
+	return l.HighWatermark(), nil
+}
+
 // RetentionPoint is the offset below which retention lets go at nowMs: batches
 // that were committed longer than log_ttl ago, and those that the newest
 // log_max_bytes do without (up to an eighth more is kept; of a compacted topic, what is
@@ -327,15 +352,11 @@ func (l *Log) RetentionPoint(ctx context.Context, nowMs int64) (mink.Offset, err
 		return point, nil
 	}
 	if o.LogTTL > 0 && hw > point {
-		f, ok, err := l.s.OffsetForTimestamp(ctx, nowMs-int64(o.LogTTL/time.Millisecond), true)
-		switch {
-		case err != nil:
-			return point, fmt.Errorf("retention of bucket %s: %w", l.cfg.Bucket, err)
-		case ok:
-			point = max(point, f.Start)
-		default:
-			point = hw
+		old, err := l.OlderThan(ctx, nowMs-int64(o.LogTTL/time.Millisecond))
+		if err != nil {
+			return point, fmt.Errorf("retention: %w", err)
 		}
+		point = max(point, min(old, hw))
 	}
 	if o.LogMaxBytes > 0 && o.Compact { // the ladder counts what was appended, not what is left
 		at, ok, err := l.s.OffsetForBytes(ctx, o.LogMaxBytes)

@@ -207,6 +207,7 @@ type Command struct {
 	//	*Command_LeaseAutoIncrement
 	//	*Command_CommitTieredRound
 	//	*Command_ForgetDroppedSink
+	//	*Command_FinishBuckets
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -555,6 +556,15 @@ func (x *Command) GetForgetDroppedSink() *ForgetDroppedSink {
 	return nil
 }
 
+func (x *Command) GetFinishBuckets() *FinishBuckets {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_FinishBuckets); ok {
+			return x.FinishBuckets
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -695,6 +705,10 @@ type Command_ForgetDroppedSink struct {
 	ForgetDroppedSink *ForgetDroppedSink `protobuf:"bytes,71,opt,name=forget_dropped_sink,json=forgetDroppedSink,proto3,oneof"`
 }
 
+type Command_FinishBuckets struct {
+	FinishBuckets *FinishBuckets `protobuf:"bytes,72,opt,name=finish_buckets,json=finishBuckets,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Kind() {}
 
 func (*Command_SealNode) isCommand_Kind() {}
@@ -762,6 +776,8 @@ func (*Command_LeaseAutoIncrement) isCommand_Kind() {}
 func (*Command_CommitTieredRound) isCommand_Kind() {}
 
 func (*Command_ForgetDroppedSink) isCommand_Kind() {}
+
+func (*Command_FinishBuckets) isCommand_Kind() {}
 
 // The verdict on one command, the same on every node.
 type Result struct {
@@ -1930,9 +1946,12 @@ func (x *TrimStreams) GetTrims() []*Trim {
 }
 
 type Trim struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
-	Start         int64                  `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Stream int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Start  int64                  `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	// Of a table without a primary key: sinks whose last round is older than this are
+	// not waited for. What they lack becomes an allowed gap. 0: all are waited for.
+	GiveUpMs      int64 `protobuf:"varint,3,opt,name=give_up_ms,json=giveUpMs,proto3" json:"give_up_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1977,6 +1996,13 @@ func (x *Trim) GetStream() int64 {
 func (x *Trim) GetStart() int64 {
 	if x != nil {
 		return x.Start
+	}
+	return 0
+}
+
+func (x *Trim) GetGiveUpMs() int64 {
+	if x != nil {
+		return x.GiveUpMs
 	}
 	return 0
 }
@@ -2553,11 +2579,14 @@ func (x *ClosePartition) GetPartition() int64 {
 	return 0
 }
 
+// A partition that sinks do not have whole is closed instead, and dropped by a
+// later one of these.
 type DropPartition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
 	Partition     int64                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	IfExists      bool                   `protobuf:"varint,3,opt,name=if_exists,json=ifExists,proto3" json:"if_exists,omitempty"`
+	Now           bool                   `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"` // whatever sinks lack
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2609,6 +2638,13 @@ func (x *DropPartition) GetPartition() int64 {
 func (x *DropPartition) GetIfExists() bool {
 	if x != nil {
 		return x.IfExists
+	}
+	return false
+}
+
+func (x *DropPartition) GetNow() bool {
+	if x != nil {
+		return x.Now
 	}
 	return false
 }
@@ -4136,6 +4172,112 @@ func (x *ForgetDroppedSink) GetLease() int64 {
 	return 0
 }
 
+// Leaders of buckets of closed partitions say that nothing follows: all that was
+// appended is committed. Refused while the log ends elsewhere.
+type FinishBuckets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Buckets       []*FinishedBucket      `protobuf:"bytes,1,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishBuckets) Reset() {
+	*x = FinishBuckets{}
+	mi := &file_cluster_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishBuckets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishBuckets) ProtoMessage() {}
+
+func (x *FinishBuckets) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishBuckets.ProtoReflect.Descriptor instead.
+func (*FinishBuckets) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *FinishBuckets) GetBuckets() []*FinishedBucket {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+type FinishedBucket struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	LeaderEpoch   int32                  `protobuf:"varint,2,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	End           int64                  `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishedBucket) Reset() {
+	*x = FinishedBucket{}
+	mi := &file_cluster_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishedBucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishedBucket) ProtoMessage() {}
+
+func (x *FinishedBucket) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishedBucket.ProtoReflect.Descriptor instead.
+func (*FinishedBucket) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *FinishedBucket) GetStream() int64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *FinishedBucket) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *FinishedBucket) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 // A snapshot is a sequence of Record messages, length-delimited, cut into parts
 // by the metadata log; deterministic: ordered by kind, then key.
 type Record struct {
@@ -4170,7 +4312,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4182,7 +4324,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4195,7 +4337,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{53}
+	return file_cluster_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -4549,7 +4691,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4561,7 +4703,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4574,7 +4716,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{54}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -4716,7 +4858,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4728,7 +4870,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4741,7 +4883,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{55}
+	return file_cluster_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Node) GetNode() int32 {
@@ -4845,7 +4987,7 @@ type WALState struct {
 
 func (x *WALState) Reset() {
 	*x = WALState{}
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4857,7 +4999,7 @@ func (x *WALState) String() string {
 func (*WALState) ProtoMessage() {}
 
 func (x *WALState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4870,7 +5012,7 @@ func (x *WALState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WALState.ProtoReflect.Descriptor instead.
 func (*WALState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{56}
+	return file_cluster_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WALState) GetId() *WALID {
@@ -4946,7 +5088,7 @@ type LostSlot struct {
 
 func (x *LostSlot) Reset() {
 	*x = LostSlot{}
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4958,7 +5100,7 @@ func (x *LostSlot) String() string {
 func (*LostSlot) ProtoMessage() {}
 
 func (x *LostSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4971,7 +5113,7 @@ func (x *LostSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
 func (*LostSlot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{57}
+	return file_cluster_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *LostSlot) GetSlot() uint64 {
@@ -4999,7 +5141,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5011,7 +5153,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5024,7 +5166,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{58}
+	return file_cluster_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Database) GetName() string {
@@ -5062,7 +5204,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5074,7 +5216,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5087,7 +5229,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{59}
+	return file_cluster_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Table) GetId() int64 {
@@ -5147,7 +5289,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5159,7 +5301,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5172,7 +5314,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{60}
+	return file_cluster_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Partition) GetId() int64 {
@@ -5248,7 +5390,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5260,7 +5402,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5273,7 +5415,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{61}
+	return file_cluster_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Stream) GetId() int64 {
@@ -5399,7 +5541,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5411,7 +5553,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5424,7 +5566,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{62}
+	return file_cluster_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -5459,7 +5601,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5471,7 +5613,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5484,7 +5626,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{63}
+	return file_cluster_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -5521,7 +5663,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +5675,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +5688,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{64}
+	return file_cluster_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Producer) GetName() string {
@@ -5597,7 +5739,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5609,7 +5751,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5622,7 +5764,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{65}
+	return file_cluster_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Group) GetName() string {
@@ -5671,7 +5813,7 @@ type GroupOffsets struct {
 
 func (x *GroupOffsets) Reset() {
 	*x = GroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5683,7 +5825,7 @@ func (x *GroupOffsets) String() string {
 func (*GroupOffsets) ProtoMessage() {}
 
 func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5696,7 +5838,7 @@ func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
 func (*GroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{66}
+	return file_cluster_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GroupOffsets) GetGroup() string {
@@ -5725,7 +5867,7 @@ type KVBucket struct {
 
 func (x *KVBucket) Reset() {
 	*x = KVBucket{}
-	mi := &file_cluster_proto_msgTypes[67]
+	mi := &file_cluster_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5737,7 +5879,7 @@ func (x *KVBucket) String() string {
 func (*KVBucket) ProtoMessage() {}
 
 func (x *KVBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[67]
+	mi := &file_cluster_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5750,7 +5892,7 @@ func (x *KVBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVBucket.ProtoReflect.Descriptor instead.
 func (*KVBucket) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{67}
+	return file_cluster_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *KVBucket) GetStream() int64 {
@@ -5796,7 +5938,7 @@ type KVSnapshot struct {
 
 func (x *KVSnapshot) Reset() {
 	*x = KVSnapshot{}
-	mi := &file_cluster_proto_msgTypes[68]
+	mi := &file_cluster_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5808,7 +5950,7 @@ func (x *KVSnapshot) String() string {
 func (*KVSnapshot) ProtoMessage() {}
 
 func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[68]
+	mi := &file_cluster_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5821,7 +5963,7 @@ func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVSnapshot.ProtoReflect.Descriptor instead.
 func (*KVSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{68}
+	return file_cluster_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *KVSnapshot) GetStream() int64 {
@@ -5885,7 +6027,7 @@ type DestroyedKVFile struct {
 
 func (x *DestroyedKVFile) Reset() {
 	*x = DestroyedKVFile{}
-	mi := &file_cluster_proto_msgTypes[69]
+	mi := &file_cluster_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5897,7 +6039,7 @@ func (x *DestroyedKVFile) String() string {
 func (*DestroyedKVFile) ProtoMessage() {}
 
 func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[69]
+	mi := &file_cluster_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5910,7 +6052,7 @@ func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedKVFile.ProtoReflect.Descriptor instead.
 func (*DestroyedKVFile) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{69}
+	return file_cluster_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *DestroyedKVFile) GetBucket() *BucketRef {
@@ -5951,7 +6093,7 @@ type AutoIncrement struct {
 
 func (x *AutoIncrement) Reset() {
 	*x = AutoIncrement{}
-	mi := &file_cluster_proto_msgTypes[70]
+	mi := &file_cluster_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5963,7 +6105,7 @@ func (x *AutoIncrement) String() string {
 func (*AutoIncrement) ProtoMessage() {}
 
 func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[70]
+	mi := &file_cluster_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5976,7 +6118,7 @@ func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AutoIncrement.ProtoReflect.Descriptor instead.
 func (*AutoIncrement) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{70}
+	return file_cluster_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *AutoIncrement) GetTable() int64 {
@@ -6013,7 +6155,7 @@ type Tiering struct {
 
 func (x *Tiering) Reset() {
 	*x = Tiering{}
-	mi := &file_cluster_proto_msgTypes[71]
+	mi := &file_cluster_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6025,7 +6167,7 @@ func (x *Tiering) String() string {
 func (*Tiering) ProtoMessage() {}
 
 func (x *Tiering) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[71]
+	mi := &file_cluster_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6038,7 +6180,7 @@ func (x *Tiering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tiering.ProtoReflect.Descriptor instead.
 func (*Tiering) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{71}
+	return file_cluster_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Tiering) GetTable() int64 {
@@ -6137,7 +6279,7 @@ type LakeSnapshot struct {
 
 func (x *LakeSnapshot) Reset() {
 	*x = LakeSnapshot{}
-	mi := &file_cluster_proto_msgTypes[72]
+	mi := &file_cluster_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6149,7 +6291,7 @@ func (x *LakeSnapshot) String() string {
 func (*LakeSnapshot) ProtoMessage() {}
 
 func (x *LakeSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[72]
+	mi := &file_cluster_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6162,7 +6304,7 @@ func (x *LakeSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LakeSnapshot.ProtoReflect.Descriptor instead.
 func (*LakeSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{72}
+	return file_cluster_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *LakeSnapshot) GetSnapshot() string {
@@ -6201,14 +6343,15 @@ type TieredBucket struct {
 	Start         int64                  `protobuf:"varint,4,opt,name=start,proto3" json:"start,omitempty"`          // of the log when the base was recorded
 	Rounds        []int64                `protobuf:"varint,5,rep,packed,name=rounds,proto3" json:"rounds,omitempty"` // numbers, of the rounds that moved the end
 	Ends          []int64                `protobuf:"varint,6,rep,packed,name=ends,proto3" json:"ends,omitempty"`
-	Gaps          []*Gap                 `protobuf:"bytes,7,rep,name=gaps,proto3" json:"gaps,omitempty"` // allowed; without the stream
+	Gaps          []*Gap                 `protobuf:"bytes,7,rep,name=gaps,proto3" json:"gaps,omitempty"`          // allowed; without the stream
+	Finished      bool                   `protobuf:"varint,8,opt,name=finished,proto3" json:"finished,omitempty"` // nothing follows the log's end
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TieredBucket) Reset() {
 	*x = TieredBucket{}
-	mi := &file_cluster_proto_msgTypes[73]
+	mi := &file_cluster_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6220,7 +6363,7 @@ func (x *TieredBucket) String() string {
 func (*TieredBucket) ProtoMessage() {}
 
 func (x *TieredBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[73]
+	mi := &file_cluster_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6233,7 +6376,7 @@ func (x *TieredBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TieredBucket.ProtoReflect.Descriptor instead.
 func (*TieredBucket) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{73}
+	return file_cluster_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *TieredBucket) GetStream() int64 {
@@ -6285,6 +6428,13 @@ func (x *TieredBucket) GetGaps() []*Gap {
 	return nil
 }
 
+func (x *TieredBucket) GetFinished() bool {
+	if x != nil {
+		return x.Finished
+	}
+	return false
+}
+
 type DroppedSink struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
@@ -6298,7 +6448,7 @@ type DroppedSink struct {
 
 func (x *DroppedSink) Reset() {
 	*x = DroppedSink{}
-	mi := &file_cluster_proto_msgTypes[74]
+	mi := &file_cluster_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6310,7 +6460,7 @@ func (x *DroppedSink) String() string {
 func (*DroppedSink) ProtoMessage() {}
 
 func (x *DroppedSink) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[74]
+	mi := &file_cluster_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6323,7 +6473,7 @@ func (x *DroppedSink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedSink.ProtoReflect.Descriptor instead.
 func (*DroppedSink) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{74}
+	return file_cluster_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DroppedSink) GetTable() int64 {
@@ -6372,7 +6522,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[75]
+	mi := &file_cluster_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6384,7 +6534,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[75]
+	mi := &file_cluster_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6397,7 +6547,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{75}
+	return file_cluster_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -6431,7 +6581,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x12#\n" +
 	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\x12%\n" +
 	"\x0ewriter_version\x18\x04 \x01(\tR\rwriterVersion\x124\n" +
-	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xe9\x13\n" +
+	"\bcommands\x18\x05 \x03(\v2\x18.mink.cluster.v1.CommandR\bcommands\"\xb2\x14\n" +
 	"\aCommand\x12D\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1d.mink.cluster.v1.RegisterNodeH\x00R\fregisterNode\x128\n" +
 	"\tseal_node\x18\x02 \x01(\v2\x19.mink.cluster.v1.SealNodeH\x00R\bsealNode\x12>\n" +
@@ -6473,7 +6623,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x0fforget_kv_files\x18= \x01(\v2\x1e.mink.cluster.v1.ForgetKVFilesH\x00R\rforgetKvFiles\x12W\n" +
 	"\x14lease_auto_increment\x18> \x01(\v2#.mink.cluster.v1.LeaseAutoIncrementH\x00R\x12leaseAutoIncrement\x12T\n" +
 	"\x13commit_tiered_round\x18F \x01(\v2\".mink.cluster.v1.CommitTieredRoundH\x00R\x11commitTieredRound\x12T\n" +
-	"\x13forget_dropped_sink\x18G \x01(\v2\".mink.cluster.v1.ForgetDroppedSinkH\x00R\x11forgetDroppedSinkB\x06\n" +
+	"\x13forget_dropped_sink\x18G \x01(\v2\".mink.cluster.v1.ForgetDroppedSinkH\x00R\x11forgetDroppedSink\x12G\n" +
+	"\x0efinish_buckets\x18H \x01(\v2\x1e.mink.cluster.v1.FinishBucketsH\x00R\rfinishBucketsB\x06\n" +
 	"\x04kind\"\x9e\x01\n" +
 	"\x06Result\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.mink.cluster.v1.CodeR\x04code\x12\x18\n" +
@@ -6574,10 +6725,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05items\x18\x06 \x01(\v2\x16.mink.cluster.v1.ItemsR\x05items\x12\x0e\n" +
 	"\x02to\x18\a \x01(\x05R\x02to\":\n" +
 	"\vTrimStreams\x12+\n" +
-	"\x05trims\x18\x01 \x03(\v2\x15.mink.cluster.v1.TrimR\x05trims\"4\n" +
+	"\x05trims\x18\x01 \x03(\v2\x15.mink.cluster.v1.TrimR\x05trims\"R\n" +
 	"\x04Trim\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x14\n" +
-	"\x05start\x18\x02 \x01(\x03R\x05start\"D\n" +
+	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x1c\n" +
+	"\n" +
+	"give_up_ms\x18\x03 \x01(\x03R\bgiveUpMs\"D\n" +
 	"\rForgetObjects\x123\n" +
 	"\aobjects\x18\x01 \x03(\v2\x19.mink.cluster.v1.ObjectIDR\aobjects\"t\n" +
 	"\n" +
@@ -6617,11 +6770,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\tautomatic\x18\x04 \x01(\bR\tautomatic\"D\n" +
 	"\x0eClosePartition\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x1c\n" +
-	"\tpartition\x18\x02 \x01(\x03R\tpartition\"`\n" +
+	"\tpartition\x18\x02 \x01(\x03R\tpartition\"r\n" +
 	"\rDropPartition\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x03R\tpartition\x12\x1b\n" +
-	"\tif_exists\x18\x03 \x01(\bR\bifExists\"P\n" +
+	"\tif_exists\x18\x03 \x01(\bR\bifExists\x12\x10\n" +
+	"\x03now\x18\x04 \x01(\bR\x03now\"P\n" +
 	"\vLeadBuckets\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x03R\x05lease\x12+\n" +
 	"\x05leads\x18\x02 \x03(\v2\x15.mink.cluster.v1.LeadR\x05leads\"|\n" +
@@ -6725,7 +6879,13 @@ const file_cluster_proto_rawDesc = "" +
 	"\x11ForgetDroppedSink\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
 	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x14\n" +
-	"\x05lease\x18\x03 \x01(\x03R\x05lease\"\xd0\t\n" +
+	"\x05lease\x18\x03 \x01(\x03R\x05lease\"J\n" +
+	"\rFinishBuckets\x129\n" +
+	"\abuckets\x18\x01 \x03(\v2\x1f.mink.cluster.v1.FinishedBucketR\abuckets\"]\n" +
+	"\x0eFinishedBucket\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
+	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\x03R\x03end\"\xd0\t\n" +
 	"\x06Record\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x17.mink.cluster.v1.HeaderH\x00R\x06header\x12+\n" +
 	"\x04node\x18\x02 \x01(\v2\x15.mink.cluster.v1.NodeH\x00R\x04node\x12-\n" +
@@ -6918,7 +7078,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12!\n" +
 	"\fcommitted_ms\x18\x03 \x01(\x03R\vcommittedMs\x12#\n" +
-	"\rsuperseded_ms\x18\x04 \x01(\x03R\fsupersededMs\"\xba\x01\n" +
+	"\rsuperseded_ms\x18\x04 \x01(\x03R\fsupersededMs\"\xd6\x01\n" +
 	"\fTieredBucket\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x12\n" +
 	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x12\n" +
@@ -6926,7 +7086,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05start\x18\x04 \x01(\x03R\x05start\x12\x16\n" +
 	"\x06rounds\x18\x05 \x03(\x03R\x06rounds\x12\x12\n" +
 	"\x04ends\x18\x06 \x03(\x03R\x04ends\x12(\n" +
-	"\x04gaps\x18\a \x03(\v2\x14.mink.cluster.v1.GapR\x04gaps\"\x8c\x01\n" +
+	"\x04gaps\x18\a \x03(\v2\x14.mink.cluster.v1.GapR\x04gaps\x12\x1a\n" +
+	"\bfinished\x18\b \x01(\bR\bfinished\"\x8c\x01\n" +
 	"\vDroppedSink\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
 	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x1e\n" +
@@ -6965,7 +7126,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -7021,29 +7182,31 @@ var file_cluster_proto_goTypes = []any{
 	(*CommitTieredRound)(nil),     // 51: mink.cluster.v1.CommitTieredRound
 	(*TieredEnd)(nil),             // 52: mink.cluster.v1.TieredEnd
 	(*ForgetDroppedSink)(nil),     // 53: mink.cluster.v1.ForgetDroppedSink
-	(*Record)(nil),                // 54: mink.cluster.v1.Record
-	(*Header)(nil),                // 55: mink.cluster.v1.Header
-	(*Node)(nil),                  // 56: mink.cluster.v1.Node
-	(*WALState)(nil),              // 57: mink.cluster.v1.WALState
-	(*LostSlot)(nil),              // 58: mink.cluster.v1.LostSlot
-	(*Database)(nil),              // 59: mink.cluster.v1.Database
-	(*Table)(nil),                 // 60: mink.cluster.v1.Table
-	(*Partition)(nil),             // 61: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 62: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 63: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 64: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 65: mink.cluster.v1.Producer
-	(*Group)(nil),                 // 66: mink.cluster.v1.Group
-	(*GroupOffsets)(nil),          // 67: mink.cluster.v1.GroupOffsets
-	(*KVBucket)(nil),              // 68: mink.cluster.v1.KVBucket
-	(*KVSnapshot)(nil),            // 69: mink.cluster.v1.KVSnapshot
-	(*DestroyedKVFile)(nil),       // 70: mink.cluster.v1.DestroyedKVFile
-	(*AutoIncrement)(nil),         // 71: mink.cluster.v1.AutoIncrement
-	(*Tiering)(nil),               // 72: mink.cluster.v1.Tiering
-	(*LakeSnapshot)(nil),          // 73: mink.cluster.v1.LakeSnapshot
-	(*TieredBucket)(nil),          // 74: mink.cluster.v1.TieredBucket
-	(*DroppedSink)(nil),           // 75: mink.cluster.v1.DroppedSink
-	(*Dedup)(nil),                 // 76: mink.cluster.v1.Dedup
+	(*FinishBuckets)(nil),         // 54: mink.cluster.v1.FinishBuckets
+	(*FinishedBucket)(nil),        // 55: mink.cluster.v1.FinishedBucket
+	(*Record)(nil),                // 56: mink.cluster.v1.Record
+	(*Header)(nil),                // 57: mink.cluster.v1.Header
+	(*Node)(nil),                  // 58: mink.cluster.v1.Node
+	(*WALState)(nil),              // 59: mink.cluster.v1.WALState
+	(*LostSlot)(nil),              // 60: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 61: mink.cluster.v1.Database
+	(*Table)(nil),                 // 62: mink.cluster.v1.Table
+	(*Partition)(nil),             // 63: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 64: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 65: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 66: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 67: mink.cluster.v1.Producer
+	(*Group)(nil),                 // 68: mink.cluster.v1.Group
+	(*GroupOffsets)(nil),          // 69: mink.cluster.v1.GroupOffsets
+	(*KVBucket)(nil),              // 70: mink.cluster.v1.KVBucket
+	(*KVSnapshot)(nil),            // 71: mink.cluster.v1.KVSnapshot
+	(*DestroyedKVFile)(nil),       // 72: mink.cluster.v1.DestroyedKVFile
+	(*AutoIncrement)(nil),         // 73: mink.cluster.v1.AutoIncrement
+	(*Tiering)(nil),               // 74: mink.cluster.v1.Tiering
+	(*LakeSnapshot)(nil),          // 75: mink.cluster.v1.LakeSnapshot
+	(*TieredBucket)(nil),          // 76: mink.cluster.v1.TieredBucket
+	(*DroppedSink)(nil),           // 77: mink.cluster.v1.DroppedSink
+	(*Dedup)(nil),                 // 78: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,   // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
@@ -7081,84 +7244,86 @@ var file_cluster_proto_depIdxs = []int32{
 	50,  // 32: mink.cluster.v1.Command.lease_auto_increment:type_name -> mink.cluster.v1.LeaseAutoIncrement
 	51,  // 33: mink.cluster.v1.Command.commit_tiered_round:type_name -> mink.cluster.v1.CommitTieredRound
 	53,  // 34: mink.cluster.v1.Command.forget_dropped_sink:type_name -> mink.cluster.v1.ForgetDroppedSink
-	0,   // 35: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
-	3,   // 36: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
-	9,   // 37: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
-	8,   // 38: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
-	10,  // 39: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
-	11,  // 40: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
-	8,   // 41: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
-	9,   // 42: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
-	10,  // 43: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
-	11,  // 44: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
-	8,   // 45: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
-	63,  // 46: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
-	10,  // 47: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
-	11,  // 48: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
-	8,   // 49: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
-	10,  // 50: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
-	11,  // 51: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
-	8,   // 52: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
-	10,  // 53: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
-	11,  // 54: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
-	18,  // 55: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
-	9,   // 56: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
-	8,   // 57: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
-	21,  // 58: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
-	31,  // 59: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
-	34,  // 60: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
-	37,  // 61: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
-	38,  // 62: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
-	41,  // 63: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
-	44,  // 64: mink.cluster.v1.SetIncarnation.ends:type_name -> mink.cluster.v1.StreamEnd
-	45,  // 65: mink.cluster.v1.SetIncarnation.wals:type_name -> mink.cluster.v1.LostWAL
-	8,   // 66: mink.cluster.v1.LostWAL.wal:type_name -> mink.cluster.v1.WALID
-	47,  // 67: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	49,  // 68: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
-	41,  // 69: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
-	52,  // 70: mink.cluster.v1.CommitTieredRound.ends:type_name -> mink.cluster.v1.TieredEnd
-	55,  // 71: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	56,  // 72: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	57,  // 73: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	59,  // 74: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	60,  // 75: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	61,  // 76: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	62,  // 77: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10,  // 78: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	64,  // 79: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	65,  // 80: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	76,  // 81: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	10,  // 82: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
-	66,  // 83: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
-	67,  // 84: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
-	68,  // 85: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
-	69,  // 86: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
-	70,  // 87: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
-	71,  // 88: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
-	72,  // 89: mink.cluster.v1.Record.tiering:type_name -> mink.cluster.v1.Tiering
-	74,  // 90: mink.cluster.v1.Record.tiered_bucket:type_name -> mink.cluster.v1.TieredBucket
-	75,  // 91: mink.cluster.v1.Record.dropped_sink:type_name -> mink.cluster.v1.DroppedSink
-	8,   // 92: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	58,  // 93: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	21,  // 94: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	63,  // 95: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	21,  // 96: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,   // 97: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,   // 98: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10,  // 99: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	34,  // 100: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	38,  // 101: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
-	47,  // 102: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	41,  // 103: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
-	47,  // 104: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
-	73,  // 105: mink.cluster.v1.Tiering.snapshots:type_name -> mink.cluster.v1.LakeSnapshot
-	21,  // 106: mink.cluster.v1.TieredBucket.gaps:type_name -> mink.cluster.v1.Gap
-	3,   // 107: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	108, // [108:108] is the sub-list for method output_type
-	108, // [108:108] is the sub-list for method input_type
-	108, // [108:108] is the sub-list for extension type_name
-	108, // [108:108] is the sub-list for extension extendee
-	0,   // [0:108] is the sub-list for field type_name
+	54,  // 35: mink.cluster.v1.Command.finish_buckets:type_name -> mink.cluster.v1.FinishBuckets
+	0,   // 36: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
+	3,   // 37: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
+	9,   // 38: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
+	8,   // 39: mink.cluster.v1.CommitObjects.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 40: mink.cluster.v1.CommitObjects.objects:type_name -> mink.cluster.v1.Object
+	11,  // 41: mink.cluster.v1.CommitObjects.items:type_name -> mink.cluster.v1.Items
+	8,   // 42: mink.cluster.v1.ReplaceObjects.wal:type_name -> mink.cluster.v1.WALID
+	9,   // 43: mink.cluster.v1.ReplaceObjects.sources:type_name -> mink.cluster.v1.ObjectID
+	10,  // 44: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
+	11,  // 45: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
+	8,   // 46: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
+	65,  // 47: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
+	10,  // 48: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
+	11,  // 49: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
+	8,   // 50: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 51: mink.cluster.v1.RecoverWAL.objects:type_name -> mink.cluster.v1.Object
+	11,  // 52: mink.cluster.v1.RecoverWAL.items:type_name -> mink.cluster.v1.Items
+	8,   // 53: mink.cluster.v1.Release.wal:type_name -> mink.cluster.v1.WALID
+	10,  // 54: mink.cluster.v1.Release.objects:type_name -> mink.cluster.v1.Object
+	11,  // 55: mink.cluster.v1.Release.items:type_name -> mink.cluster.v1.Items
+	18,  // 56: mink.cluster.v1.TrimStreams.trims:type_name -> mink.cluster.v1.Trim
+	9,   // 57: mink.cluster.v1.ForgetObjects.objects:type_name -> mink.cluster.v1.ObjectID
+	8,   // 58: mink.cluster.v1.AcceptLoss.wal:type_name -> mink.cluster.v1.WALID
+	21,  // 59: mink.cluster.v1.AcceptLoss.gaps:type_name -> mink.cluster.v1.Gap
+	31,  // 60: mink.cluster.v1.LeadBuckets.leads:type_name -> mink.cluster.v1.Lead
+	34,  // 61: mink.cluster.v1.CommitProducerOffsets.offsets:type_name -> mink.cluster.v1.BucketOffset
+	37,  // 62: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
+	38,  // 63: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
+	41,  // 64: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
+	44,  // 65: mink.cluster.v1.SetIncarnation.ends:type_name -> mink.cluster.v1.StreamEnd
+	45,  // 66: mink.cluster.v1.SetIncarnation.wals:type_name -> mink.cluster.v1.LostWAL
+	8,   // 67: mink.cluster.v1.LostWAL.wal:type_name -> mink.cluster.v1.WALID
+	47,  // 68: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	49,  // 69: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
+	41,  // 70: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
+	52,  // 71: mink.cluster.v1.CommitTieredRound.ends:type_name -> mink.cluster.v1.TieredEnd
+	55,  // 72: mink.cluster.v1.FinishBuckets.buckets:type_name -> mink.cluster.v1.FinishedBucket
+	57,  // 73: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	58,  // 74: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	59,  // 75: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	61,  // 76: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	62,  // 77: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	63,  // 78: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	64,  // 79: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10,  // 80: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	66,  // 81: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	67,  // 82: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	78,  // 83: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	10,  // 84: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	68,  // 85: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
+	69,  // 86: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
+	70,  // 87: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
+	71,  // 88: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
+	72,  // 89: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
+	73,  // 90: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
+	74,  // 91: mink.cluster.v1.Record.tiering:type_name -> mink.cluster.v1.Tiering
+	76,  // 92: mink.cluster.v1.Record.tiered_bucket:type_name -> mink.cluster.v1.TieredBucket
+	77,  // 93: mink.cluster.v1.Record.dropped_sink:type_name -> mink.cluster.v1.DroppedSink
+	8,   // 94: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	60,  // 95: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	21,  // 96: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	65,  // 97: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	21,  // 98: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,   // 99: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,   // 100: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10,  // 101: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	34,  // 102: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	38,  // 103: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	47,  // 104: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	41,  // 105: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
+	47,  // 106: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
+	75,  // 107: mink.cluster.v1.Tiering.snapshots:type_name -> mink.cluster.v1.LakeSnapshot
+	21,  // 108: mink.cluster.v1.TieredBucket.gaps:type_name -> mink.cluster.v1.Gap
+	3,   // 109: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	110, // [110:110] is the sub-list for method output_type
+	110, // [110:110] is the sub-list for method input_type
+	110, // [110:110] is the sub-list for extension type_name
+	110, // [110:110] is the sub-list for extension extendee
+	0,   // [0:110] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -7201,8 +7366,9 @@ func file_cluster_proto_init() {
 		(*Command_LeaseAutoIncrement)(nil),
 		(*Command_CommitTieredRound)(nil),
 		(*Command_ForgetDroppedSink)(nil),
+		(*Command_FinishBuckets)(nil),
 	}
-	file_cluster_proto_msgTypes[53].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[55].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Node)(nil),
 		(*Record_Wal)(nil),
@@ -7231,7 +7397,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   76,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -231,6 +231,8 @@ type Release struct {
 type Trim struct {
 	Stream mink.StreamID
 	Start  mink.Offset
+	// GiveUpMs: sinks that took nothing since then are not waited for; 0: all are.
+	GiveUpMs int64
 }
 
 // ObjectRange is one live range of an object, seen from the object.

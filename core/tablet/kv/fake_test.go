@@ -180,6 +180,10 @@ func (s *memStream) Changed() <-chan struct{} {
 	return c
 }
 
+func (s *memStream) Discard(ctx context.Context, to mink.Offset, _ int64) error {
+	return s.Trim(ctx, to)
+}
+
 func (s *memStream) Trim(_ context.Context, to mink.Offset) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
