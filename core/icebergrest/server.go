@@ -34,7 +34,7 @@ import (
 // Lake is what the catalog is over: lake.Guard.
 type Lake interface {
 	Load(ctx context.Context, id catalog.Identifier) (*table.Table, error)
-	NewMetadata(req lake.CreateTable) (table.Metadata, error)
+	Stage(req lake.CreateTable) (table.Metadata, error)
 	Create(ctx context.Context, req lake.CreateTable) (*table.Table, error)
 	Register(ctx context.Context, id catalog.Identifier, location string) (*table.Table, error)
 	Commit(ctx context.Context, id catalog.Identifier, reqs []table.Requirement, updates []table.Update) (*table.Table, error)

@@ -104,7 +104,7 @@ func (s *Server) createTable(r *http.Request) (answer, error) {
 	case !errors.Is(err, catalog.ErrNotExist):
 		return answer{}, err
 	}
-	meta, err := s.lake.NewMetadata(req)
+	meta, err := s.lake.Stage(req)
 	if err != nil {
 		return answer{}, err
 	}

@@ -214,8 +214,23 @@ func applyToNothing(updates []table.Update, newLocation func() string) (next tab
 			return nil, err
 		}
 	}
+	// Clients name them in various orders, and some need others to be there.
+	slices.SortStableFunc(updates, func(a, b table.Update) int { return creationRank(a) - creationRank(b) })
 	next, _, err = build(b, updates)
 	return next, err
+}
+
+// creationOrder is the order in which a table is made of updates.
+var creationOrder = []string{
+	table.UpdateAssignUUID, table.UpdateUpgradeFormatVersion, table.UpdateSetLocation, table.UpdateAddSchema, table.UpdateSetCurrentSchema,
+	table.UpdateAddSpec, table.UpdateSetDefaultSpec, table.UpdateAddSortOrder, table.UpdateSetDefaultSortOrder,
+}
+
+func creationRank(u table.Update) int {
+	if i := slices.Index(creationOrder, u.Action()); i >= 0 {
+		return i
+	}
+	return len(creationOrder)
 }
 
 func build(b *table.MetadataBuilder, updates []table.Update) (next table.Metadata, changed bool, err error) {

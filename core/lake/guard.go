@@ -53,7 +53,26 @@ func (g *Guard) Create(ctx context.Context, req CreateTable) (*table.Table, erro
 			return nil, fmt.Errorf("create lake table %s: %w", req.ID, guarded("property %s can be set by Mink alone", name))
 		}
 	}
+	if req.Location == "" {
+		req.Location = g.NewLocation(req.ID)
+	}
+	if err := g.files.makeDirs(strings.TrimRight(req.Location, "/")); err != nil {
+		return nil, fmt.Errorf("create lake table %s: %w", req.ID, err)
+	}
 	return g.Warehouse.Create(ctx, req)
+}
+
+// Stage is the metadata of a table that its first commit will make; it makes the
+// table's directories where that is needed.
+func (g *Guard) Stage(req CreateTable) (table.Metadata, error) {
+	meta, err := g.NewMetadata(req)
+	if err == nil {
+		err = g.files.makeDirs(meta.Location())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stage lake table %s: %w", req.ID, err)
+	}
+	return meta, nil
 }
 
 // Commit is Warehouse.Commit.

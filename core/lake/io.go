@@ -271,6 +271,43 @@ func (f *Files) openForeign(key string) (*os.File, error) {
 	return opened, nil
 }
 
+// makeDirs makes the directories of a table in a directory store: engines on the same
+// machine write there, and some do not make any.
+func (f *Files) makeDirs(location string) error {
+	key, err := f.root.Key(location)
+	root, ok := strings.CutPrefix(f.root.uri, "file://")
+	if err != nil || !ok || !f.local {
+		return err
+	}
+	if _, err := os.Stat(root); err != nil {
+		return nil // the store is elsewhere
+	}
+	for _, last := range []string{"metadata", "data"} {
+		dir := root
+		for part := range strings.SplitSeq(key+"/"+last, "/") {
+			parent := dir
+			dir = filepath.Join(dir, part)
+			if err := os.Mkdir(dir, 0o755); errors.Is(err, fs.ErrExist) { //nolint:gosec // other engines' users read there
+				continue
+			} else if err != nil {
+				return err
+			}
+			if err := syncDir(parent); err != nil { // the store takes a directory that is there for durable
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 // removeForeign is the same for deletion; that there is none is no error.
 func (f *Files) removeForeign(key string) error {
 	opened, err := f.openForeign(key)

@@ -288,6 +288,7 @@ func (w *Warehouse) Register(ctx context.Context, id catalog.Identifier, locatio
 	if _, err := w.Key(location); err != nil {
 		return fail(err)
 	}
+	w.parsed.drop(location) // the file must be there now
 	meta, err := w.readMetadata(ctx, location)
 	if errors.Is(err, catalog.ErrCorrupt) {
 		return fail(fmt.Errorf("%w: no such file, or not one of a table's metadata: %v", catalog.ErrInvalid, err)) //nolint:errorlint // the request is wrong, not the lake
