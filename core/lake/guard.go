@@ -82,32 +82,37 @@ func (g *Guard) Commit(ctx context.Context, id catalog.Identifier, reqs []table.
 
 // Drop is Warehouse.Drop.
 func (g *Guard) Drop(ctx context.Context, id catalog.Identifier, purge bool) error {
-	if err := g.checkWhole(ctx, id, "drop it in Mink, or switch its option lake off before"); err != nil {
+	tbl, err := g.checkWhole(ctx, id, "drop it in Mink, or switch its option lake off before")
+	if err != nil {
 		return fmt.Errorf("drop lake table %s: %w", id, err)
 	}
-	return g.Warehouse.Drop(ctx, id, purge)
+	if tbl == nil {
+		return g.Warehouse.Drop(ctx, id, purge)
+	}
+	return g.DropLoaded(ctx, id, tbl, purge)
 }
 
 // Rename is Warehouse.Rename.
 func (g *Guard) Rename(ctx context.Context, from, to catalog.Identifier) error {
-	if err := g.checkWhole(ctx, from, "Mink finds it by its name"); err != nil {
+	if _, err := g.checkWhole(ctx, from, "Mink finds it by its name"); err != nil {
 		return fmt.Errorf("rename lake table %s to %s: %w", from, to, err)
 	}
 	return g.Warehouse.Rename(ctx, from, to)
 }
 
-func (g *Guard) checkWhole(ctx context.Context, id catalog.Identifier, advice string) error {
+// checkWhole answers the table, or nil when its metadata is lost: it may go then.
+func (g *Guard) checkWhole(ctx context.Context, id catalog.Identifier, advice string) (*table.Table, error) {
 	tbl, err := g.Load(ctx, id)
 	if errors.Is(err, catalog.ErrCorrupt) {
-		return nil // its metadata is lost: let it go
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if owner, owned := g.owner(tbl.Metadata()); owned {
-		return guarded("it is the lake table of Mink's table %d; %s", owner, advice)
+		return nil, guarded("it is the lake table of Mink's table %d; %s", owner, advice)
 	}
-	return nil
+	return tbl, nil
 }
 
 // check says what a commit of others would break.

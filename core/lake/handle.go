@@ -383,9 +383,12 @@ func (t *lakeTable) SchemaChange(ctx context.Context, req sink.SchemaChangeReque
 // Drop takes the table out of the catalog and removes its files.
 func (t *lakeTable) Drop(ctx context.Context, _ sink.DropRequest) (sink.DropResponse, error) {
 	t.leave()
-	_, err := t.load(ctx)
-	if err == nil {
-		err = t.sink.w.Drop(ctx, t.id, false)
+	err := error(sink.ErrConflict)
+	for tries := 0; tries < schemaTries && errors.Is(err, sink.ErrConflict); tries++ {
+		var tbl *table.Table
+		if tbl, err = t.load(ctx); err == nil { // a late drop takes no table that has the name by then
+			err = t.sink.w.DropLoaded(ctx, t.id, tbl, false)
+		}
 	}
 	gone := errors.Is(err, sink.ErrNotExist) || errors.Is(err, mink.ErrNotExist)
 	if others := errors.Is(err, sink.ErrAlreadyExists); err == nil || gone || others { // others: the name is another table's by now

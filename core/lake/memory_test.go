@@ -169,7 +169,7 @@ func (w *memoryWarehouse) apply(id catalog.Identifier, reqs []table.Requirement,
 	return next, nil
 }
 
-func (w *memoryWarehouse) Drop(ctx context.Context, id catalog.Identifier, _ bool) error {
+func (w *memoryWarehouse) DropLoaded(ctx context.Context, id catalog.Identifier, _ *table.Table, _ bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ type warehouse interface {
 	Load(ctx context.Context, id catalog.Identifier) (*table.Table, error)
 	Create(ctx context.Context, req CreateTable) (*table.Table, error)
 	Commit(ctx context.Context, id catalog.Identifier, reqs []table.Requirement, updates []table.Update) (*table.Table, error)
-	Drop(ctx context.Context, id catalog.Identifier, purge bool) error
+	DropLoaded(ctx context.Context, id catalog.Identifier, tbl *table.Table, purge bool) error
 	CreateNamespace(ctx context.Context, namespace []string, properties map[string]string) error
 	Store() objstore.Store
 	Location(key string) string

@@ -311,17 +311,35 @@ func (w *Warehouse) Register(ctx context.Context, id catalog.Identifier, locatio
 // Drop takes a table out of the catalog. With purge its files are deleted after that:
 // all below its location, which must be one that NewLocation or the sink made.
 func (w *Warehouse) Drop(ctx context.Context, id catalog.Identifier, purge bool) error {
+	if !purge { // a table whose metadata is lost can be dropped too
+		if _, err := w.catalog.DropTable(ctx, catalog.DropTableRequest{Table: id}); err != nil {
+			return fmt.Errorf("drop lake table %s: %w", id, known(err))
+		}
+		return nil
+	}
+	tbl, err := w.Load(ctx, id)
+	if err != nil {
+		return fmt.Errorf("drop lake table %s: %w", id, err)
+	}
+	return w.DropLoaded(ctx, id, tbl, true)
+}
+
+// DropLoaded is Drop of the table as it was loaded: catalog.ErrConflict when it was
+// changed since, or another has its name by now. A Committer cannot tell, and drops by
+// name.
+func (w *Warehouse) DropLoaded(ctx context.Context, id catalog.Identifier, tbl *table.Table, purge bool) error {
 	prefix := ""
 	if purge {
-		tbl, err := w.Load(ctx, id)
-		if err != nil {
-			return fmt.Errorf("drop lake table %s: %w", id, err)
-		}
+		var err error
 		if prefix, err = w.ownPrefix(tbl.Location()); err != nil {
 			return fmt.Errorf("drop lake table %s and its files: %w", id, err)
 		}
 	}
-	if _, err := w.catalog.DropTable(ctx, catalog.DropTableRequest{Table: id}); err != nil {
+	req := catalog.DropTableRequest{Table: id}
+	if w.swapper != nil {
+		req.ExpectedLocation = tbl.MetadataLocation()
+	}
+	if _, err := w.catalog.DropTable(ctx, req); err != nil {
 		return fmt.Errorf("drop lake table %s: %w", id, known(err))
 	}
 	if !purge {

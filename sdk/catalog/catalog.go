@@ -259,6 +259,9 @@ type SwapMetadataResponse struct{ Version string }
 type DropTableRequest struct {
 	Table Identifier
 	Purge bool // remove its files too
+	// ExpectedLocation: drop the table only while its metadata is there, else
+	// ErrConflict: another may have taken the name. "": whatever it is. Swappers know it.
+	ExpectedLocation string
 }
 
 // DropTableResponse has no fields yet.

@@ -73,15 +73,19 @@ func (c *Catalog) SwapMetadata(ctx context.Context, req catalog.SwapMetadataRequ
 	case n > 0:
 		return resp, nil
 	}
-	// Nothing was changed; what is there now says why.
-	now, err := c.LoadTable(ctx, catalog.LoadTableRequest{Table: req.Table})
+	return resp, c.moved(ctx, op, req.Table, req.ExpectedLocation)
+}
+
+// moved says why nothing was changed of a table that was expected at a location.
+func (c *Catalog) moved(ctx context.Context, op string, table catalog.Identifier, expected string) error {
+	now, err := c.LoadTable(ctx, catalog.LoadTableRequest{Table: table})
 	switch {
 	case errors.Is(err, catalog.ErrNotExist):
-		return resp, fmt.Errorf("%s: %w", op, catalog.ErrNotExist)
+		return fmt.Errorf("%s: %w", op, catalog.ErrNotExist)
 	case err != nil:
-		return resp, fmt.Errorf("%s: the pointer has moved: %w", op, catalog.ErrConflict)
+		return fmt.Errorf("%s: the pointer has moved: %w", op, catalog.ErrConflict)
 	}
-	return resp, fmt.Errorf("%s: its metadata is %s, not %s as expected: %w", op, now.MetadataLocation, req.ExpectedLocation, catalog.ErrConflict)
+	return fmt.Errorf("%s: its metadata is %s, not %s as expected: %w", op, now.MetadataLocation, expected, catalog.ErrConflict)
 }
 
 // DropTable implements catalog.Catalog. Files stay: the catalog has no store.
@@ -91,15 +95,20 @@ func (c *Catalog) DropTable(ctx context.Context, req catalog.DropTableRequest) (
 	if err != nil {
 		return resp, fmt.Errorf("%s: %w", op, err)
 	}
-	n, err := c.db.change(ctx, `DELETE FROM iceberg_tables WHERE catalog_name = $1 AND table_namespace = $2 AND table_name = $3 AND `+isTable,
-		c.cfg.Name, namespace, req.Table.Name)
+	where, args := "", []any{c.cfg.Name, namespace, req.Table.Name}
+	if req.ExpectedLocation != "" {
+		where, args = ` AND metadata_location = $4`, append(args, req.ExpectedLocation)
+	}
+	n, err := c.db.change(ctx, `DELETE FROM iceberg_tables WHERE catalog_name = $1 AND table_namespace = $2 AND table_name = $3 AND `+isTable+where, args...)
 	switch {
 	case err != nil:
 		return resp, fmt.Errorf("%s: %w", op, err)
-	case n == 0:
+	case n > 0:
+		return resp, nil
+	case req.ExpectedLocation == "":
 		return resp, fmt.Errorf("%s: %w", op, catalog.ErrNotExist)
 	}
-	return resp, nil
+	return resp, c.moved(ctx, op, req.Table, req.ExpectedLocation)
 }
 
 // RenameTable implements catalog.Catalog.

@@ -26,6 +26,7 @@ func Checks() []Check {
 		{"OfRacingCreatesOneWins", racingCreates},
 		{"OfRacingDropsOneWins", racingDrops},
 		{"ASwapOfADroppedTableChangesNothing", swapAfterDrop},
+		{"ADropNeedsTheExpectedPointer", dropExpected},
 		{"AnEndedContextChangesNothing", endedContext},
 		{"CloseEndsCalls", closing},
 	}
@@ -296,6 +297,26 @@ func swapAfterDrop(t *testing.T, w *World) {
 	w.ok(c.create(table, 5))
 	w.is(other.swap(t.Context(), table, seen, 2), catalog.ErrConflict)
 	w.at(c, table, 5)
+}
+
+// One that comes late must not take away the table that has the name by then.
+func dropExpected(t *testing.T, w *World) {
+	c := w.start()
+	if c.Describe().Commit != catalog.SwapsMetadata {
+		t.Skip("of Swappers")
+	}
+	c.createNamespace("n")
+	table := id("n", "t")
+	drop := func(n int) error {
+		_, err := c.DropTable(t.Context(), catalog.DropTableRequest{Table: table, ExpectedLocation: w.target.MetadataLocation(table, n)})
+		return err
+	}
+	w.is(drop(1), catalog.ErrNotExist)
+	w.ok(c.create(table, 2))
+	w.is(drop(1), catalog.ErrConflict)
+	w.at(c, table, 2)
+	w.ok(drop(2))
+	w.is(drop(2), catalog.ErrNotExist)
 }
 
 func endedContext(t *testing.T, w *World) {
