@@ -62,19 +62,6 @@ func (g *Guard) Create(ctx context.Context, req CreateTable) (*table.Table, erro
 	return g.Warehouse.Create(ctx, req)
 }
 
-// Stage is the metadata of a table that its first commit will make; it makes the
-// table's directories where that is needed.
-func (g *Guard) Stage(req CreateTable) (table.Metadata, error) {
-	meta, err := g.NewMetadata(req)
-	if err == nil {
-		err = g.files.makeDirs(meta.Location())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("stage lake table %s: %w", req.ID, err)
-	}
-	return meta, nil
-}
-
 // Commit is Warehouse.Commit.
 func (g *Guard) Commit(ctx context.Context, id catalog.Identifier, reqs []table.Requirement, updates []table.Update) (*table.Table, error) {
 	return g.commit(ctx, id, reqs, updates, g.check)

@@ -219,6 +219,19 @@ func (w *Warehouse) NewMetadata(req CreateTable) (meta table.Metadata, err error
 	return meta, nil
 }
 
+// Stage is the metadata of a table that its first commit will make; it makes the
+// table's directories where that is needed.
+func (w *Warehouse) Stage(req CreateTable) (table.Metadata, error) {
+	meta, err := w.NewMetadata(req)
+	if err == nil {
+		err = w.files.makeDirs(meta.Location())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stage lake table %s: %w", req.ID, err)
+	}
+	return meta, nil
+}
+
 // metadataAsGiven keeps field ids: those of a Mink table are in its records.
 func metadataAsGiven(req CreateTable) (table.Metadata, error) {
 	properties := maps.Clone(req.Properties)
