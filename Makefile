@@ -57,6 +57,10 @@ e2e-s3: build plugins ## the end-to-end tests with the objects in S3 (a local se
 interop: build ## nine Kafka clients against one node (needs kcat, gcc, node and npm, maven and a JDK, python3)
 	@scripts/interop.sh
 
+.PHONY: e2e-lake
+e2e-lake: ## DuckDB and PyIceberg read the lake (needs python3; makes an environment of its own)
+	@scripts/e2e-lake.sh
+
 .PHONY: suites
 suites: build ## other projects' Kafka suites against a node (franz-go, librdkafka, Java's tools, Connect)
 	@scripts/suites.sh

@@ -149,7 +149,7 @@ func RestoreNewest(ctx context.Context, cfg Config, store objstore.Store, bucket
 			return Origin{doubted: kvplan.FilesOf(list, nil)}, false, fmt.Errorf("bucket %s: none of %d KV snapshots can be restored: %w: %w", bucket, len(list), mink.ErrCorrupt, errors.Join(errs...))
 		}
 	}
-	return Origin{}, false, fmt.Errorf("bucket %s: KV snapshots went while they were read, %d times: %w: %w", bucket, viewsMax, mink.ErrUnavailable, errors.Join(errs...))
+	return Origin{}, false, fmt.Errorf("bucket %s: KV snapshots went while they were read, %d times (a longer object_grace keeps them): %w: %w", bucket, viewsMax, mink.ErrUnavailable, errors.Join(errs...))
 }
 
 func retains(list []kvplan.Snapshot, s kvplan.Snapshot) bool {
