@@ -216,7 +216,8 @@ func (c *check) block(ctx context.Context, o plan.Object, b object.BlockInfo) er
 // nothing names. The sweep removes them once they are old enough; until then
 // they are not problems, only when they are older than twice its age. A process
 // that has not run for two sweeps has yet to remove what fell due while no node
-// was up: it reports none.
+// was up: it reports none. Nor is anything of an epoch a problem that was recovered
+// within that time: its tombstone, which recovery writes, is as young.
 func (c *check) orphans(ctx context.Context) error {
 	if c.node.Uptime() < 2*c.node.cfg.Stream.SweepInterval {
 		return nil
@@ -238,7 +239,13 @@ func (c *check) orphans(ctx context.Context) error {
 		if !w.Recovered || uint64(w.ID.Epoch) <= c.view.TimeLine() {
 			continue // of an earlier time line: unnamed lists it
 		}
-		know(plan.Object{WAL: w.ID, ID: plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindTombstone, Seq: w.End}})
+		tombstone := plan.Object{WAL: w.ID, ID: plan.ObjectID{Epoch: w.ID.Epoch, Kind: plan.KindTombstone, Seq: w.End}}
+		know(tombstone)
+		if end, err := c.node.deps.WALStore.Head(ctx, tombstone.Key()); err != nil && !errors.Is(err, objstore.ErrNotExist) {
+			return fmt.Errorf("look for the tombstone of %s: %w", w.ID, err)
+		} else if err == nil && time.Since(end.Modified) <= 2*c.node.cfg.Stream.OrphanAge {
+			continue
+		}
 		named := known[w.ID.Epoch]
 		for _, at := range []struct {
 			store  objstore.Store

@@ -179,6 +179,32 @@ func TestCheckFindsAGap(t *testing.T) {
 	})
 }
 
+// What an epoch left behind long ago falls to the sweep only when the epoch is recovered.
+func TestCheckWaitsForTheSweepOfARecoveredEpoch(t *testing.T) {
+	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		_, epoch := p.Node().Self()
+		l, _ := p.Node().View().WAL(epoch)
+		data := plan.Key(l.ID, plan.KindStreamSet, 77)
+		put(t, w, data, []byte("an upload that failed"))
+		time.Sleep(time.Minute) // three times as old as an orphan may be
+		p.Crash()
+		p = w.StartReady(1)
+		p.Faults.Inject(fault.Rule{Ops: fault.Delete, Do: fault.FailBefore(objstore.ErrUnavailable)})
+		time.Sleep(10 * time.Second) // the node reports orphans from now on
+		if now, _ := p.Node().View().WAL(epoch); !now.Recovered {
+			t.Fatal("the first epoch is not recovered")
+		}
+		if r := checked(t, p, false); !r.Clean {
+			t.Errorf("old objects of an epoch that was just recovered are the sweep's: %+v", r)
+		}
+		time.Sleep(15 * time.Second)
+		if r := checked(t, p, false); !slices.ContainsFunc(r.Problems, func(q api.Problem) bool { return q.Object == data }) {
+			t.Errorf("nothing swept it, and it is no problem: %+v", r)
+		}
+	})
+}
+
 func TestCheckFindsOrphans(t *testing.T) {
 	sim.InBubble(t, sim.Quiet(1), func(t *testing.T, w *sim.World) {
 		p := w.StartReady(1)
