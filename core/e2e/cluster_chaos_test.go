@@ -26,6 +26,8 @@ func TestClusterChaos(t *testing.T) {
 	c.start()
 	l := startLoad(c)
 	l.goesOn("before")
+	var first census
+	l.rest(func() { first = l.noLeaks("before", census{}) })
 	worst, times := map[string]time.Duration{}, map[string]int{}
 	var deck []fault
 	for round := range rounds {
@@ -39,9 +41,12 @@ func TestClusterChaos(t *testing.T) {
 		took := l.during(what, func() { f.run(l, rng) })
 		worst[f.name] = max(worst[f.name], took)
 		times[f.name]++
-		if round%verifyEvery == verifyEvery-1 {
-			l.rest(func() { l.verify(what) })
-		}
+		l.rest(func() {
+			l.noLeaks(what, first.limit())
+			if round%verifyEvery == verifyEvery-1 {
+				l.verify(what)
+			}
+		})
 		if t.Failed() {
 			return
 		}

@@ -34,6 +34,7 @@ var faults = []fault{
 	{"rolling restart", (*load).rollingRestart},
 	{"orderly stop of a node", (*load).stopNode},
 	{"two processes with one id", (*load).twinNode},
+	{"removal of a node, another joins", (*load).replaceNode},
 	{"a wall clock an hour off", (*load).clockOff},
 	{"a small full disk", (*load).fullDisk},
 	{"rebalance while answers are lost", (*load).rebalance},
@@ -87,6 +88,7 @@ func TestClusterUnreachedByPeers(t *testing.T) {
 func TestClusterRollingRestart(t *testing.T)        { alone(t, "rolling restart") }
 func TestClusterOrderlyStop(t *testing.T)           { alone(t, "orderly stop of a node") }
 func TestClusterTwoProcessesWithOneID(t *testing.T) { alone(t, "two processes with one id") }
+func TestClusterNodeRemoved(t *testing.T)           { alone(t, "removal of a node, another joins") }
 func TestClusterWallClockOff(t *testing.T)          { alone(t, "a wall clock an hour off") }
 func TestClusterFullDisk(t *testing.T)              { alone(t, "a small full disk") }
 func TestClusterRebalance(t *testing.T)             { alone(t, "rebalance while answers are lost") }
@@ -217,14 +219,14 @@ func (l *load) wirePeers(m *member, what trouble) {
 // wireFromPeers is the way on which peers ask a node; it still asks them.
 func (l *load) wireFromPeers(m *member, what trouble) {
 	for _, peer := range l.c.others(m) {
-		m.in.set(peer.id-1, what)
+		m.in.set(peer.place, what)
 	}
 }
 
 // wireToPeers is the way on which a node asks its peers; they still ask it.
 func (l *load) wireToPeers(m *member, what trouble) {
 	for _, peer := range l.c.others(m) {
-		peer.in.set(m.id-1, what)
+		peer.in.set(m.place, what)
 	}
 }
 

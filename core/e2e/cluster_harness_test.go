@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -39,6 +40,7 @@ type trio struct {
 	store    *cloudtest.Server
 	nodes    []*member
 	children []int // processes that nodes started, as far as they were looked for
+	ids      int   // the highest that freeID gave out
 	clients  diary // what the clients say that they do
 }
 
@@ -46,6 +48,7 @@ type trio struct {
 type member struct {
 	*node
 	c                       *trio
+	place                   int // in trio.nodes, whatever the id of who is there
 	id                      int
 	toDatabase, toStore, in *wire
 	process                 atomic.Int64 // 0: none runs
@@ -71,7 +74,7 @@ func newCluster(t *testing.T, n int, flags ...string) *trio {
 
 func (c *trio) add(i int, plugins string, flags []string) {
 	t := c.t
-	m := &member{c: c, id: i + 1}
+	m := &member{c: c, place: i, id: i + 1}
 	m.toDatabase = newWire(t, c.database.Addr(), nil)
 	m.toStore = newWire(t, strings.TrimPrefix(c.store.URL, "http://"), nil)
 	n := &node{t: t, dir: t.TempDir(), stderr: &tail{}}
@@ -244,7 +247,11 @@ func (c *trio) coordinator() *member {
 		if err != nil || id == 0 {
 			return false
 		}
-		holder = c.nodes[id-1]
+		i := slices.IndexFunc(c.nodes, func(m *member) bool { return m.id == id })
+		if i < 0 {
+			return false // who was removed holds it for a moment more
+		}
+		holder = c.nodes[i]
 		return holder.runs()
 	})
 	return holder
