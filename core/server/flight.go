@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/mink-project/mink/core/cluster"
@@ -23,11 +24,13 @@ func openFlight(ctx context.Context, cfg Config, p *parts, metrics flight.Metric
 	c.MessageBytesMax = int(cfg.MessageBytesMax)
 	c.Inflation = p.inflation
 	c.UnionKeyBytes = int64(cfg.UnionKeyMemory)
-	var opener *scan.Opener // nil: no lake
-	if p.warehouse != nil {
-		opener = scan.NewOpener(p.warehouse.Load)
-	}
-	s, err := flight.New(c, flightBackend{p}, metrics, logger, flight.WithPeers(p.peers), flight.WithLake(func() *scan.Opener { return opener }))
+	opener := sync.OnceValue(func() *scan.Opener { // the warehouse is opened after the listener, before the first call
+		if p.warehouse == nil {
+			return nil
+		}
+		return scan.NewOpener(p.warehouse.Load)
+	})
+	s, err := flight.New(c, flightBackend{p}, metrics, logger, flight.WithPeers(p.peers), flight.WithLake(opener))
 	if err != nil {
 		return nil, err
 	}
