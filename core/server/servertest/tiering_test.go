@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -248,14 +249,37 @@ func TestTieringToTheLake(t *testing.T) {
 				inK[fmt.Sprintf("a=%s b=%d id=%d", *text(turn), turn, id)]++
 			}
 		}
+		inUnion(t, cl, "t", inT, false) // whatever of it is in the lake by now
+		inUnion(t, cl, "k", inK, false)
 		inLake(t, c, cl, url, root, "t", inT)
 		inLake(t, c, cl, url, root, "k", inK)
+		for _, lakeOnly := range []bool{false, true} {
+			inUnion(t, cl, "t", inT, lakeOnly)
+			inUnion(t, cl, "k", inK, lakeOnly)
+		}
 	}
 	if err := w.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := u.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// inUnion reads a table by mode union, or lake.
+func inUnion(t *testing.T, cl *client.Client, name string, want map[string]int, lakeOnly bool) {
+	t.Helper()
+	have := map[string]int{}
+	for b, err := range cl.ScanUnion(t.Context(), client.UnionRequest{Table: "db." + name, Bucket: -1, LakeOnly: lakeOnly}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int(b.Record.NumRows()) {
+			have[sorted(textOf(b.Record, i))]++
+		}
+	}
+	if !maps.Equal(have, want) {
+		t.Errorf("db.%s, lake only %v: %d rows %v, want %d: %v", name, lakeOnly, len(have), have, len(want), want)
 	}
 }
 
