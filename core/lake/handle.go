@@ -383,7 +383,7 @@ func (t *lakeTable) SchemaChange(ctx context.Context, req sink.SchemaChangeReque
 // Drop takes the table out of the catalog and removes its files.
 func (t *lakeTable) Drop(ctx context.Context, _ sink.DropRequest) (sink.DropResponse, error) {
 	t.leave()
-	err := error(sink.ErrConflict)
+	err := sink.ErrConflict
 	for tries := 0; tries < schemaTries && errors.Is(err, sink.ErrConflict); tries++ {
 		var tbl *table.Table
 		if tbl, err = t.load(ctx); err == nil { // a late drop takes no table that has the name by then

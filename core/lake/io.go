@@ -280,7 +280,7 @@ func (f *Files) makeDirs(location string) error {
 		return err
 	}
 	if _, err := os.Stat(root); err != nil {
-		return nil // the store is elsewhere
+		return nil //nolint:nilerr // the store is elsewhere
 	}
 	for _, last := range []string{"metadata", "data"} {
 		dir := root
