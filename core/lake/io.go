@@ -280,7 +280,7 @@ func (f *Files) makeDirs(location string) error {
 		return err
 	}
 	if _, err := os.Stat(root); err != nil {
-		return nil //nolint:nilerr // the store is elsewhere
+		return nil // the store is elsewhere
 	}
 	for _, last := range []string{"metadata", "data"} {
 		dir := root
@@ -312,7 +312,7 @@ func syncDir(dir string) error {
 func (f *Files) removeForeign(key string) error {
 	opened, err := f.openForeign(key)
 	if err != nil {
-		return nil
+		return nil //nolint:nilerr // there is none
 	}
 	name := opened.Name()
 	if err := opened.Close(); err != nil {
