@@ -67,6 +67,7 @@ var manual = []page{
 	{file: "docs/disaster-recovery.md", prints: []string{"metadata at index", "restored the metadata at index", `{"id":1,"item":"boots"}`, "clean: "}},
 	{file: "docs/plugins.md"},
 	{file: "docs/sinks.md"},
+	{file: "docs/lake.md"},
 	{file: "docs/limits.md"},
 	{file: "docs/benchmarks.md"},
 	{file: "docs/status.md"},

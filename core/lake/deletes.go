@@ -62,9 +62,9 @@ func (r *round) writeFold(ctx context.Context, f *fold) error {
 
 func (r *round) newDeleter(ctx context.Context) (deleter, error) {
 	switch how := r.t.spec.Options[optionDeletes]; how {
-	case "", deletesEquality:
+	case deletesEquality:
 		return r.newEqualityDeletes(ctx)
-	case deletesPosition:
+	case "", deletesPosition: // the default of schema.Options
 		return r.newPositionDeletes(ctx)
 	default:
 		return nil, fmt.Errorf("%w: option %s is %q, want %s or %s", sink.ErrInvalid, optionDeletes, how, deletesEquality, deletesPosition)

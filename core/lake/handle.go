@@ -266,6 +266,9 @@ func (t *lakeTable) commitOn(ctx context.Context, tbl *table.Table, next sink.Co
 	if err := t.stage(ctx, tx, tbl, props, files); err != nil {
 		return "", fmt.Errorf("plan the snapshot: %w", err)
 	}
+	if err := t.expire(tx, tbl); err != nil {
+		return "", fmt.Errorf("expire older snapshots: %w", err)
+	}
 	made, err := tx.Commit(ctx)
 	switch {
 	case !attempt.tried:
@@ -316,6 +319,22 @@ func (t *lakeTable) stage(ctx context.Context, tx *table.Transaction, tbl *table
 		}
 	}
 	return tx.SetProperties(props)
+}
+
+// Snapshots are expired when there are more than expireAbove; keepNewest stay.
+const (
+	expireAbove = 256
+	keepNewest  = 100
+)
+
+// expire takes old snapshots out of the metadata, with the commit that makes a new
+// one, which has the offsets itself. Branches and tags of others keep theirs. Files
+// are left: those of data are the newest snapshot's too, but for what was compacted.
+func (t *lakeTable) expire(tx *table.Transaction, tbl *table.Table) error {
+	if len(tbl.Metadata().Snapshots()) <= expireAbove || tbl.Properties()["gc.enabled"] == "false" {
+		return nil
+	}
+	return tx.ExpireSnapshots(table.WithRetainLast(keepNewest), table.WithOlderThan(t.sink.cfg.KeepSnapshots), table.WithPostCommit(false))
 }
 
 // commitError: what the contract does not know may have happened.

@@ -3,7 +3,6 @@ package lake
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/apache/iceberg-go"
 	iceio "github.com/apache/iceberg-go/io"
 	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
@@ -149,7 +147,7 @@ func (w *memoryWarehouse) apply(id catalog.Identifier, reqs []table.Requirement,
 	}
 	for _, r := range reqs {
 		if err := r.Validate(meta); err != nil {
-			return nil, fmt.Errorf("%w: %s", sink.ErrConflict, err)
+			return nil, fmt.Errorf("%w: %w", sink.ErrConflict, err)
 		}
 	}
 	b, err := table.MetadataBuilderFromBase(meta, memoryRoot+"/none")
@@ -242,6 +240,3 @@ func (w *memoryFileWriter) Close() error {
 }
 
 func (w *memoryFileWriter) ReadFrom(r io.Reader) (int64, error) { return w.Buffer.ReadFrom(r) }
-
-var errHook = errors.New("hook")
-var _ = iceberg.Properties{}

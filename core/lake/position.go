@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/compute"
 	"github.com/apache/arrow-go/v18/parquet"
 	parquetfile "github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/iceberg-go"
 
@@ -28,17 +29,18 @@ const wantBytes = 32 << 20
 // key columns of the files that may have the keys, newest first: the newest row of
 // a key is the only one that is not deleted yet.
 type positionDeletes struct {
-	r     *round
-	ctx   context.Context
-	b     *bucketRound
-	w     *parquetWriter
-	enc   *keyenc.Encoder
-	key   *arrow.Schema // of the key columns, in Iceberg's Arrow types
-	ids   []int         // their field ids
-	want  map[string]struct{}
-	bytes int
-	found map[string][]int64 // by location
-	buf   []byte
+	r         *round
+	ctx       context.Context
+	b         *bucketRound
+	w         *parquetWriter
+	enc       *keyenc.Encoder
+	key       *arrow.Schema // of the key columns, in Iceberg's Arrow types
+	ids       []int         // their field ids
+	want      map[string]struct{}
+	low, high string // of the keys that are wanted, which come in order
+	bytes     int
+	found     map[string][]int64 // by location
+	buf       []byte
 }
 
 func (r *round) newPositionDeletes(ctx context.Context) (*positionDeletes, error) {
@@ -91,7 +93,11 @@ func (p *positionDeletes) delete(keys arrow.RecordBatch) error {
 	p.r.pinned = true
 	for i := range int(batch.NumRows()) {
 		p.buf = p.enc.Append(p.buf[:0], i)
-		p.want[string(p.buf)] = struct{}{}
+		if len(p.want) == 0 {
+			p.low = string(p.buf)
+		}
+		p.high = string(p.buf)
+		p.want[p.high] = struct{}{}
 		p.bytes += len(p.buf) + entryBytes
 	}
 	if p.bytes >= wantBytes {
@@ -142,17 +148,86 @@ func (p *positionDeletes) scan(f lakeFile) (err error) {
 	if err != nil {
 		return err
 	}
-	records, err := fr.GetRecordReader(p.ctx, slices.Sorted(slices.Values(places)), nil)
-	if err != nil {
-		return err
-	}
-	defer records.Release()
-	order := make([]int, len(places)) // of the key's columns in the records
 	sorted := slices.Sorted(slices.Values(places))
+	order := make([]int, len(places)) // of the key's columns in the records
 	for i, at := range places {
 		order[i] = slices.Index(sorted, at)
 	}
-	return p.match(f.location, records, order)
+	var hits []string
+	for group, at := 0, int64(0); group < pf.NumRowGroups(); group++ {
+		meta := pf.MetaData().RowGroup(group)
+		if p.mayHave(meta, places[0]) {
+			records, err := fr.GetRecordReader(p.ctx, sorted, []int{group})
+			if err != nil {
+				return err
+			}
+			found, err := p.match(f.location, at, records, order)
+			records.Release()
+			if err != nil {
+				return err
+			}
+			hits = append(hits, found...)
+		}
+		at += meta.NumRows()
+	}
+	for _, k := range hits {
+		delete(p.want, k)
+	}
+	return nil
+}
+
+// mayHave compares the bounds of the key's first column in a row group with those
+// of the keys that are wanted: files are sorted by key.
+func (p *positionDeletes) mayHave(meta *metadata.RowGroupMetaData, column int) bool {
+	chunk, err := meta.ColumnChunk(column)
+	if err != nil {
+		return true
+	}
+	stats, err := chunk.Statistics()
+	if err != nil || stats == nil || !stats.HasMinMax() {
+		return true
+	}
+	t := p.enc.Types()[0]
+	low, okLow := boundKey(t, stats, false)
+	high, okHigh := boundKey(t, stats, true)
+	if !okLow || !okHigh {
+		return true
+	}
+	end := keyenc.PrefixEnd(high) // keys may go on with other columns
+	return string(low) <= p.high && (end == nil || string(end) > p.low)
+}
+
+// boundKey is the encoded key of a bound of the types that are often first in a
+// key; of others nothing is known.
+func boundKey(t schema.Type, stats metadata.TypedStatistics, upper bool) ([]byte, bool) {
+	pick := func(low, high any) any {
+		if upper {
+			return high
+		}
+		return low
+	}
+	var v any
+	switch s := stats.(type) {
+	case *metadata.Int32Statistics:
+		if v = pick(s.Min(), s.Max()); t.Kind == schema.Date {
+			v = arrow.Date32(v.(int32))
+		}
+	case *metadata.Int64Statistics:
+		if v = pick(s.Min(), s.Max()); t.Kind == schema.Timestamp || t.Kind == schema.TimestampLTZ {
+			v = arrow.Timestamp(v.(int64))
+		}
+	case *metadata.ByteArrayStatistics:
+		b := []byte(pick(s.Min(), s.Max()).(parquet.ByteArray))
+		if v = b; t.Kind == schema.String || t.Kind == schema.Char {
+			v = string(b)
+		}
+	}
+	switch t.Kind {
+	case schema.Int, schema.BigInt, schema.Date, schema.Timestamp, schema.TimestampLTZ, schema.String, schema.Char, schema.Bytes:
+		key, err := keyenc.AppendValue(nil, t, v)
+		return key, err == nil
+	}
+	return nil, false
 }
 
 func leafIDs(pf *parquetfile.Reader) []int32 {
@@ -163,13 +238,13 @@ func leafIDs(pf *parquetfile.Reader) []int32 {
 	return ids
 }
 
-func (p *positionDeletes) match(location string, records pqarrow.RecordReader, order []int) error {
-	var hits []string
-	for at := int64(0); records.Next(); {
+// match looks at rows whose first has a position, and answers the keys it found.
+func (p *positionDeletes) match(location string, at int64, records pqarrow.RecordReader, order []int) (hits []string, err error) {
+	for records.Next() {
 		rec := records.RecordBatch()
 		batch, err := p.keyBatch(rec, order)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		err = p.enc.Bind(batch)
 		for i := 0; err == nil && i < int(batch.NumRows()); i++ {
@@ -181,14 +256,11 @@ func (p *positionDeletes) match(location string, records pqarrow.RecordReader, o
 		}
 		batch.Release()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		at += rec.NumRows()
 	}
-	for _, k := range hits {
-		delete(p.want, k)
-	}
-	return records.Err()
+	return hits, records.Err()
 }
 
 // keyBatch has the key's columns under their present names and in Iceberg's types.

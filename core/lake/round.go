@@ -1,6 +1,7 @@
 package lake
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/mink-project/mink/core/schema"
+	"github.com/mink-project/mink/core/schema/keyenc"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/sink"
 )
@@ -38,7 +40,8 @@ type bucketRound struct {
 	end    mink.Offset    // of what was written
 	values map[int]any    // of the partition, once a row was seen
 	n      int            // files that were named
-	files  *parquetWriter // of a log table
+	files  *parquetWriter // of a log table, or of a snapshot
+	key    []byte         // the last one of a snapshot
 	fold   *fold          // of a primary-key table
 }
 
@@ -101,7 +104,11 @@ func (r *round) add(ctx context.Context, req sink.WriteRequest) error {
 			return err
 		}
 	}
-	if len(r.t.spec.PrimaryKey) > 0 {
+	keyed := len(r.t.spec.PrimaryKey) > 0
+	if keyed && b.files != nil && !req.Snapshot || b.fold != nil && req.Snapshot {
+		return fmt.Errorf("%w: a snapshot is the only part of its bucket in a round", sink.ErrInvalid)
+	}
+	if keyed && !req.Snapshot {
 		if b.fold == nil {
 			if b.fold, err = newFold(r.t.sink.cfg, r.t.cols.mink, r.t.spec.PrimaryKey, r.rows.arrow); err != nil {
 				return err
@@ -113,7 +120,36 @@ func (r *round) add(ctx context.Context, req sink.WriteRequest) error {
 		b.files = r.newFiles(ctx, r.rows, dataSuffix)
 	}
 	b.files.ctx = ctx
+	if keyed && b.files.sortOrder != 0 {
+		rising, err := b.rises(r.t, req.Batch)
+		if err != nil {
+			return err
+		}
+		if !rising { // the order is not claimed of a file that does not have it
+			b.files.sortOrder = 0
+		}
+	}
 	return b.files.Write(batch)
+}
+
+// rises says whether the keys of a snapshot's rows go on in their order, as those
+// of a KV snapshot do: it is written as it comes, without a sort.
+func (b *bucketRound) rises(t *lakeTable, batch arrow.RecordBatch) (bool, error) {
+	enc, err := keyenc.New(t.cols.mink, t.spec.PrimaryKey)
+	if err == nil {
+		err = enc.Bind(batch)
+	}
+	if err != nil {
+		return false, err
+	}
+	var key []byte
+	for i := range int(batch.NumRows()) {
+		if key = enc.Append(key[:0], i); b.key != nil && bytes.Compare(key, b.key) <= 0 {
+			return false, nil
+		}
+		b.key = append(b.key[:0], key...)
+	}
+	return true, nil
 }
 
 // newFiles writes files of one kind of the current bucket.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/iceberg-go"
@@ -33,7 +34,11 @@ type SinkConfig struct {
 	ScratchDir string
 	// Allocator of Arrow memory; nil: Go's.
 	Allocator memory.Allocator
-	Logger    *slog.Logger // nil: none
+	// KeepSnapshots is how long the table's older snapshots stay, beyond the newest
+	// 100: every round makes one, and all are in every metadata file. Longer than any
+	// read. 0: 24 hours.
+	KeepSnapshots time.Duration
+	Logger        *slog.Logger // nil: none
 }
 
 // Options of a table that the sink knows, in sink.TableSpec.Options; others are
@@ -93,6 +98,9 @@ func newSink(w warehouse, cfg SinkConfig) *Sink {
 	}
 	if cfg.SortBytes <= 0 {
 		cfg.SortBytes = 64 << 20
+	}
+	if cfg.KeepSnapshots <= 0 {
+		cfg.KeepSnapshots = 24 * time.Hour
 	}
 	if cfg.Allocator == nil {
 		cfg.Allocator = memory.DefaultAllocator

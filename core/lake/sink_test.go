@@ -14,7 +14,7 @@ func TestConformance(t *testing.T) {
 	sinktest.Run(t, func(t *testing.T) sinktest.Target {
 		w := newMemoryWarehouse(memstore.New(memstore.Default()))
 		return sinktest.Target{Start: func(context.Context) (sink.Sink, func(), error) {
-			return newSink(w, SinkConfig{}), func() {}, nil // a sink that nobody can stop
+			return optioned{newSink(w, SinkConfig{}), map[string]string{optionDeletes: deletesEquality}}, func() {}, nil // a sink that nobody can stop
 		}}
 	})
 }

@@ -17,11 +17,11 @@ const LakeTimeDigits = 6
 //
 //	TIME(7..9)                     Iceberg's time has microseconds
 //	TIMESTAMP(7..9)                needs format version 3, which has no position delete files
-//	FLOAT, DOUBLE in the key       equality deletes cannot name them; lake_deletes = position can
+//	FLOAT, DOUBLE in the key       equality deletes cannot name them, position deletes can
 //	FLOAT, DOUBLE partition keys   a file's partition value must equal itself
 //	names that collide as paths    "a.b" beside a field b of a: Iceberg finds fields by path
 func (d *Descriptor) CheckLake() error {
-	position := len(d.PrimaryKey) > 0 && d.Options["lake_deletes"] == "position"
+	position := len(d.PrimaryKey) > 0 && d.Options[optionLakeDeletes] != string(EqualityDeletes)
 	for _, c := range d.Schema.Columns {
 		if err := checkLakeType(c.Type, c.Name, position); err != nil {
 			return fmt.Errorf("table %s: %w", d.Name(), err)
@@ -39,6 +39,43 @@ func (d *Descriptor) CheckLake() error {
 	for _, c := range d.Schema.Columns {
 		if err := checkLakePaths(paths, c.Name, c.Type); err != nil {
 			return fmt.Errorf("table %s: %w", d.Name(), err)
+		}
+	}
+	return nil
+}
+
+// CheckLakeChange refuses changes of types that Mink allows and Iceberg cannot
+// follow, naming the column: it is asked at every change of the columns of a table
+// that the lake has. Fields are matched by id.
+//
+//	BINARY(n) -> BINARY(more), BYTES      TIMESTAMP(0..6) -> TIMESTAMP(7..9), _LTZ too
+func CheckLakeChange(from, to *Schema) error {
+	for _, c := range to.Columns {
+		if i := from.IndexByID(c.ID); i >= 0 && c.ID != 0 {
+			if err := checkLakeChange(from.Columns[i].Type, c.Type, c.Name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkLakeChange(from, to Type, path string) error {
+	fine := func(t Type) bool { return t.Precision > LakeTimeDigits }
+	switch {
+	case from.Kind == Binary && (to.Kind != Binary || to.Length != from.Length),
+		from.Kind == to.Kind && (to.Kind == Timestamp || to.Kind == TimestampLTZ) && fine(from) != fine(to):
+		return lakeError(path, "Iceberg cannot change %s to %s; add a column instead", from.Nullable(), to.Nullable())
+	}
+	for i, f := range to.Fields {
+		at := i
+		if to.Kind == Row {
+			at = slices.IndexFunc(from.Fields, func(g Field) bool { return g.ID == f.ID })
+		}
+		if at >= 0 && at < len(from.Fields) {
+			if err := checkLakeChange(from.Fields[at].Type, f.Type, path+"."+f.Name); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
