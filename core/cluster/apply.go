@@ -115,7 +115,8 @@ func (t *txn) admit(b *clusterpb.Batch, c *clusterpb.Command) *clusterpb.Result 
 }
 
 // requiredLevel is the feature level that brought the command kind; so far all
-// are of the first.
+// are of the first, which is not released yet: tiering (its three commands, what
+// give_up_ms and lake do to others) belongs to it.
 func requiredLevel(*clusterpb.Command) uint32 { return 1 }
 
 func (t *txn) dispatch(c *clusterpb.Command) *clusterpb.Result {

@@ -371,6 +371,9 @@ func (m *sim) catalog(v *State) *clusterpb.Command {
 		}
 		if m.chance(40) {
 			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLake: fmt.Sprint(m.chance(70))}})
+			if m.chance(20) {
+				changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLakeGeneration: fmt.Sprint(m.r.IntN(5))}})
+			}
 		}
 		if m.chance(20) {
 			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: table.Descriptor.BucketCount + int32(m.r.IntN(3))})

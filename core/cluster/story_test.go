@@ -334,6 +334,9 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 		if text := st.text(args, "lake"); text != "" {
 			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLake: text}})
 		}
+		if text := st.text(args, "generation"); text != "" {
+			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLakeGeneration: text}})
+		}
 		if n := st.arg(args, "buckets"); n >= 0 {
 			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: int32(n)})
 		}

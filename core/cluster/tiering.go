@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/schema"
@@ -46,6 +47,7 @@ type Tiering struct {
 	ReadGraceMs int64           // as of the last round
 	Rounds      int64           // how many were recorded
 	EnabledMs   int64           // when the sink was switched on last
+	Generation  int64           // of the option lake_generation: the sink's table began anew with it
 
 	// Snapshots were current within the read grace, oldest first, the current one
 	// last. More than 128 are thinned out: what the sink made after the first of
@@ -75,7 +77,8 @@ func (t *Tiering) needed(nowMs int64) (LakeSnapshot, bool) {
 	return LakeSnapshot{}, false
 }
 
-// DroppedSink is what a sink may still have of a table that is gone.
+// DroppedSink is what a sink may still have of a table that is gone, or that begins anew
+// there: no round of it is recorded before that is cleared.
 type DroppedSink struct {
 	Table      mink.TableID
 	Sink       string
@@ -178,14 +181,14 @@ func sinkNames() []string { return []string{LakeSink} }
 func (t *txn) checkSinks(next *Table) *clusterpb.Result {
 	for _, name := range sinkNames() {
 		old, found := t.s.tierings.get(&Tiering{Table: next.ID, Sink: name})
-		if !found || !old.Off || !tiersTo(next.Descriptor, name) || len(next.Descriptor.PrimaryKey) == 0 {
+		if !found || !old.Off || generation(next.Descriptor) > old.Generation || !tiersTo(next.Descriptor, name) || len(next.Descriptor.PrimaryKey) == 0 {
 			continue
 		}
 		for st := range t.s.streamsOfTable(next.ID) {
 			b, found := t.s.tiered.get(&tieredBucket{stream: st.ID, sink: name})
 			if found && len(b.ends) > 0 && st.Start > b.end() {
-				return conflict("alter table %s: sink %s was switched off when it had bucket %s up to offset %d, and the log begins at %d by now: changes between them, deletes too, would be missing there; make a new table and copy",
-					next.Descriptor.Name(), name, st.Bucket, b.end(), st.Start)
+				return conflict("alter table %s: sink %s was switched off when it had bucket %s up to offset %d, and the log begins at %d by now: changes between them, deletes too, would be missing there; raise %s to begin it anew",
+					next.Descriptor.Name(), name, st.Bucket, b.end(), st.Start, schema.OptionLakeGeneration)
 			}
 		}
 	}
@@ -197,10 +200,14 @@ func (t *txn) checkSinks(next *Table) *clusterpb.Result {
 func (t *txn) syncSinks(table *Table) {
 	for _, name := range sinkNames() {
 		old, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: name})
-		on := tiersTo(table.Descriptor, name)
+		on, raised := tiersTo(table.Descriptor, name), generation(table.Descriptor)
+		if found && raised > old.Generation {
+			t.forgetSink(table, old)
+			found = false
+		}
 		switch {
 		case on && (!found || old.Off):
-			next := &Tiering{Table: table.ID, Sink: name, Retains: true}
+			next := &Tiering{Table: table.ID, Sink: name, Retains: true, Generation: raised}
 			if found {
 				again := *old
 				next = &again
@@ -264,12 +271,29 @@ func (t *txn) dropSinks(table *Table) {
 		if !found {
 			continue
 		}
-		t.s.tierings.del(s)
-		t.s.droppedSinks.set(&DroppedSink{
-			Table: table.ID, Sink: name, Database: table.Descriptor.Database, Name: table.Descriptor.Table, Descriptor: table.Descriptor,
-			DroppedMs: t.s.timeMs, index: t.s.index, descriptor: table.descriptorJSON,
-		})
+		t.forgetSink(table, s)
 	}
+}
+
+// forgetSink leaves to whoever clears the sink what it has of a table.
+func (t *txn) forgetSink(table *Table, s *Tiering) {
+	t.s.tierings.del(s)
+	for st := range t.s.streamsOfTable(table.ID) {
+		t.s.tiered.del(&tieredBucket{stream: st.ID, sink: s.Sink})
+	}
+	t.s.droppedSinks.set(&DroppedSink{
+		Table: table.ID, Sink: s.Sink, Database: table.Descriptor.Database, Name: table.Descriptor.Table, Descriptor: table.Descriptor,
+		DroppedMs: t.s.timeMs, index: t.s.index, descriptor: table.descriptorJSON,
+	})
+}
+
+// generation is the option lake_generation.
+func generation(d *schema.Descriptor) int64 {
+	n, err := strconv.ParseInt(d.Options[schema.OptionLakeGeneration], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return max(n, 0)
 }
 
 // commitTieredRound records what the sink has committed.
@@ -296,6 +320,9 @@ func (t *txn) commitTieredRound(c *clusterpb.CommitTieredRound) *clusterpb.Resul
 	if !again || t.s.faults.roundTwice {
 		if r := t.checkLease(c.GetLease()); r != nil && !t.s.faults.noRoundLease {
 			return r
+		}
+		if _, pending := t.s.droppedSinks.get(&DroppedSink{Table: table.ID, Sink: c.GetSink()}); pending {
+			return conflict("%s: the table begins anew there, and what was there is not dropped yet", what)
 		}
 		if c.GetBaseRound() != old.Round && !t.s.faults.noBaseRound {
 			return conflict("%s: it follows round %q, recorded is %q: look at the sink again", what, c.GetBaseRound(), old.Round)
@@ -459,6 +486,13 @@ func (t *txn) setFinished(id mink.StreamID, finished bool) {
 func (s *State) isClosed(id mink.PartitionID) bool {
 	p, found := s.partitions.get(id)
 	return found && p.Closed
+}
+
+// PartitionGone reports that a partition was dropped and never comes back. One that
+// this state does not know yet is not gone.
+func (s *State) PartitionGone(id mink.PartitionID) bool {
+	_, found := s.partitions.get(id)
+	return id > 0 && id < s.nextPartition && !found
 }
 
 // Finished reports that a tiered bucket's partition is closed and that its leader

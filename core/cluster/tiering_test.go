@@ -57,6 +57,11 @@ func (m *sim) tier(v *State) *clusterpb.Command {
 	return CommitTieredRoundCommand(r)
 }
 
+func generationOf(s *State, id mink.TableID) int64 {
+	t, _ := s.Table(id)
+	return generation(t.Descriptor)
+}
+
 func (m *sim) odd() int {
 	if m.chance(3) {
 		return 1 + m.r.IntN(5)
@@ -90,6 +95,11 @@ func (k *tierModel) compare(before, after *State, b *clusterpb.Batch, results []
 			if err := k.round(before, after, b, r); err != nil {
 				return err
 			}
+		}
+	}
+	for t := range after.tierings.all() { // begun anew
+		if old, found := before.tierings.get(t); found && old.Generation < t.Generation {
+			k.anew(after, t.Table)
 		}
 	}
 	if err := k.dropped(before, after, b); err != nil {
@@ -154,10 +164,10 @@ func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
 			continue
 		}
 		_, table := after.Table(t.Table)
-		if _, noted := after.droppedSinks.get(&DroppedSink{Table: t.Table, Sink: t.Sink}); table || !noted && len(b.Commands) == 1 {
+		if _, noted := after.droppedSinks.get(&DroppedSink{Table: t.Table, Sink: t.Sink}); table && generationOf(after, t.Table) <= t.Generation || !noted && len(b.Commands) == 1 {
 			return fmt.Errorf("table %d at sink %q was forgotten: the table is there: %t, noted as dropped: %t", t.Table, t.Sink, table, noted)
 		}
-		delete(k.seen, t.Table)
+		k.anew(after, t.Table)
 	}
 	for d := range before.DroppedSinks() {
 		_, left := after.droppedSinks.get(&d)
@@ -166,6 +176,14 @@ func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
 		}
 	}
 	return nil
+}
+
+func (k *tierModel) anew(after *State, table mink.TableID) {
+	delete(k.seen, table)
+	for st := range after.streamsOfTable(table) {
+		delete(k.bases, st.ID)
+		delete(k.ends, st.ID)
+	}
 }
 
 // gaps: what may be missing was given up by name, or let go of while the sink was off.

@@ -92,7 +92,7 @@ func ancestorOffsets(ctx context.Context, tbl *table.Table, from *table.Snapshot
 	}
 	if round := props[keyRound]; round != "" {
 		return sink.Committed{}, fmt.Errorf("lake table %v: %w: round %s was committed, but the snapshot that says how far it went is no ancestor of the one read: another engine expired or rolled it back; "+
-			"roll the table back to a snapshot of Mink's, or drop the lake table and tier it anew", tbl.Identifier(), sink.ErrCorrupt, round)
+			"roll the table back to a snapshot of Mink's, or raise the table option lake_generation to begin it anew", tbl.Identifier(), sink.ErrCorrupt, round)
 	}
 	return sink.Committed{}, nil
 }

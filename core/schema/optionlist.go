@@ -31,6 +31,8 @@ func minkOptions() []OptionSpec {
 			Doc: "How old the lake's copy may become: the longest time between rounds of tiering while rows arrive."},
 		{Name: optionStallLimit, Type: TypeDuration, Default: "forever", Special: []string{"forever"}, Min: 1000, Tables: LogTables,
 			Doc: "Gives rows up for the lake: when it took no round for this long, retention lets go of rows that old by log_ttl and log_max_bytes although the lake does not have them. They are lost for the lake and for union reads, for good; the metadata note the gap. forever: the log grows until the lake takes them. Tables without a primary key."},
+		{Name: OptionLakeGeneration, Type: TypeInt, Default: "0", Tables: AllTables,
+			Doc: "Begins the lake table anew when it is raised: what the lake has of the table is dropped there, then the lake gets what the log still has; of a table with a primary key, all rows. For a lake table that was lost, or damaged from outside. Lowering it does nothing."},
 		{Name: "lake_auto_compaction", Type: TypeBool, Default: "false", Tables: AllTables, Unbuilt: true,
 			Doc: "Compacts small lake files and deletes."},
 		{Name: "lake_attach", Type: TypeText, Tables: AllTables, Unbuilt: true, Fixed: true,

@@ -87,10 +87,11 @@ type Options struct {
 
 // Options of the lake.
 const (
-	OptionLake          = "lake"
-	optionLakeFreshness = "lake_freshness"
-	optionLakeDeletes   = "lake_deletes"
-	optionStallLimit    = "lake_stall_limit"
+	OptionLake           = "lake"
+	OptionLakeGeneration = "lake_generation"
+	optionLakeFreshness  = "lake_freshness"
+	optionLakeDeletes    = "lake_deletes"
+	optionStallLimit     = "lake_stall_limit"
 )
 
 // LakeDeletes is how updates and deletes are written to the lake.

@@ -169,8 +169,9 @@ func (t *Tiering) meet(view View, now time.Time) {
 			t.mu.entries[target] = t.newEntry(target, now)
 		}
 	}
+	dropped := map[Target]bool{}
 	for d := range view.Dropped() {
-		there[d.Target] = true
+		there[d.Target], dropped[d.Target] = true, true
 		e := t.mu.entries[d.Target]
 		if e == nil {
 			e = t.newEntry(d.Target, now)
@@ -184,6 +185,11 @@ func (t *Tiering) meet(view View, now time.Time) {
 		}
 	}
 	for target, e := range t.mu.entries {
+		if there[target] && e.dropped != nil && !dropped[target] && e.running == nil { // the place is clear: it begins anew
+			fresh := t.newEntry(target, now)
+			fresh.requests = e.requests
+			t.mu.entries[target] = fresh
+		}
 		if !there[target] && e.running == nil {
 			e.answer(fmt.Errorf("%s: there is no such table, or it does not name the sink: %w", target, mink.ErrNotExist))
 			delete(t.mu.entries, target)

@@ -6148,7 +6148,8 @@ type Tiering struct {
 	ReadGraceMs   int64                  `protobuf:"varint,9,opt,name=read_grace_ms,json=readGraceMs,proto3" json:"read_grace_ms,omitempty"`
 	Rounds        int64                  `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"` // how many were recorded
 	EnabledMs     int64                  `protobuf:"varint,11,opt,name=enabled_ms,json=enabledMs,proto3" json:"enabled_ms,omitempty"`
-	Snapshots     []*LakeSnapshot        `protobuf:"bytes,12,rep,name=snapshots,proto3" json:"snapshots,omitempty"` // oldest first
+	Snapshots     []*LakeSnapshot        `protobuf:"bytes,12,rep,name=snapshots,proto3" json:"snapshots,omitempty"`    // oldest first
+	Generation    int64                  `protobuf:"varint,13,opt,name=generation,proto3" json:"generation,omitempty"` // of the option lake_generation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6265,6 +6266,13 @@ func (x *Tiering) GetSnapshots() []*LakeSnapshot {
 		return x.Snapshots
 	}
 	return nil
+}
+
+func (x *Tiering) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
 }
 
 type LakeSnapshot struct {
@@ -7058,7 +7066,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05index\x18\x04 \x01(\x04R\x05index\"9\n" +
 	"\rAutoIncrement\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x03R\x04next\"\xe2\x02\n" +
+	"\x04next\x18\x02 \x01(\x03R\x04next\"\x82\x03\n" +
 	"\aTiering\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
 	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x18\n" +
@@ -7073,7 +7081,10 @@ const file_cluster_proto_rawDesc = "" +
 	" \x01(\x03R\x06rounds\x12\x1d\n" +
 	"\n" +
 	"enabled_ms\x18\v \x01(\x03R\tenabledMs\x12;\n" +
-	"\tsnapshots\x18\f \x03(\v2\x1d.mink.cluster.v1.LakeSnapshotR\tsnapshots\"\x8a\x01\n" +
+	"\tsnapshots\x18\f \x03(\v2\x1d.mink.cluster.v1.LakeSnapshotR\tsnapshots\x12\x1e\n" +
+	"\n" +
+	"generation\x18\r \x01(\x03R\n" +
+	"generation\"\x8a\x01\n" +
 	"\fLakeSnapshot\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12!\n" +
