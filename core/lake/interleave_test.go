@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/apache/iceberg-go/table"
@@ -77,11 +78,14 @@ func TestEveryInterleavingOfCommitAndCleanup(t *testing.T) {
 // then the rest of first.
 func interleave(t *testing.T, first, second string, stop int) (outcome string, reached bool) {
 	o := newOne(t, sink.TableSpec{}, SinkConfig{}, "k", "INT")
-	requests := -1 << 30
+	const never = -1 << 30
+	var requests atomic.Int64 // the library writes manifests at once
+	var stopped atomic.Bool
+	requests.Store(never)
 	var meanwhile func()
 	step := func() {
-		if requests++; requests == stop {
-			reached = true
+		if requests.Add(1) == int64(stop) {
+			stopped.Store(true)
 			meanwhile()
 		}
 	}
@@ -120,9 +124,10 @@ func interleave(t *testing.T, first, second string, stop int) (outcome string, r
 	}
 	var other string
 	meanwhile = func() { other = run(second) }
-	requests = 0
+	requests.Store(0)
 	own := run(first)
-	requests = -1 << 30
+	requests.Store(never)
+	reached = stopped.Load()
 	outcome = own + ", " + other
 	rows := o.rows() // a file that is gone is an error
 	twice := slices.Compact(slices.Clone(rows))
