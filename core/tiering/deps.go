@@ -106,6 +106,8 @@ type View interface {
 	Job(t Target) (Job, bool)
 	// Spec is the table as a sink needs to know it, with its newest schema.
 	Spec(t Target) (sink.TableSpec, error)
+	// TimeLine is where metadata that lack their newest entries were accepted; 0: never.
+	TimeLine() uint64
 	// Dropped are the targets whose sink still holds a dropped table.
 	Dropped() iter.Seq[Dropped]
 }

@@ -30,7 +30,7 @@ func (t *Tiering) drop(ctx context.Context, d Dropped, s sink.Sink, lease mink.L
 func dropAt(ctx context.Context, d Dropped, s sink.Sink) error {
 	table, err := s.Open(ctx, sink.OpenRequest{Table: d.Spec, Drop: true})
 	switch {
-	case errors.Is(err, sink.ErrAlreadyExists):
+	case errors.Is(err, sink.ErrAlreadyExists), errors.Is(err, sink.ErrNotExist):
 		return nil // the place is another's: nothing there is of this table
 	case err != nil:
 		return err

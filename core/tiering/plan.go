@@ -67,7 +67,7 @@ func (j Job) reconcile(c sink.Committed, f faults) (starts map[mink.BucketRef]mi
 		}
 		starts[b.Ref] = end
 	}
-	return starts, c.Round != j.Round && c.Round != "", nil
+	return starts, c.Round != j.Round && c.Round != "" && !f.startRecorded, nil
 }
 
 // split is one bucket's part of a round.
@@ -126,16 +126,24 @@ func (j Job) untiered() (offsets, bytes int64) {
 
 // due says whether a round should begin now. all: of every bucket with untiered
 // rows, because their freshness is over or somebody asked; else of those that are
-// large, or closed. full is when the last round of all buckets began.
-func (j Job) due(now, full time.Time, requested bool, dueBytes int64) (due, all bool) {
+// large, or closed, but not at once after the last round: each makes a snapshot of the
+// target. full is when the last round of all buckets began, last when any did.
+func (j Job) due(now, full, last time.Time, requested bool, dueBytes int64) (due, all bool) {
 	all = requested || !now.Before(full.Add(j.Freshness))
+	rested := !now.Before(last.Add(max(j.Freshness/hurryShare, min(hurryMin, j.Freshness))))
 	for _, b := range j.Buckets {
-		if b.End > b.Tiered && (all || hurries(b, dueBytes)) {
+		if b.End > b.Tiered && (all || rested && hurries(b, dueBytes)) {
 			return true, all
 		}
 	}
 	return false, all
 }
+
+// The shortest time between rounds that do not wait for the freshness.
+const (
+	hurryShare = 4
+	hurryMin   = 10 * time.Second
+)
 
 // hurries: the bucket does not wait for its freshness.
 func hurries(b Bucket, dueBytes int64) bool { return b.Closed || b.Bytes >= dueBytes }

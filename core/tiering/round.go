@@ -36,7 +36,8 @@ type attempt struct {
 	now    time.Time // when it began
 
 	requested bool
-	full      time.Time      // see Job.due
+	full      time.Time // see Job.due
+	last      time.Time
 	after     mink.BucketRef // see Job.plan
 	held      *unresolved    // of an earlier attempt; what is left of it goes back to the entry
 
@@ -74,6 +75,15 @@ func (a *attempt) step(name string) {
 	a.progress.at, a.progress.step = time.Now(), name
 }
 
+// fence is higher for a later lease, and after a restore of older metadata, whose lease epochs
+// begin below those that sinks have seen.
+func (a *attempt) fence() mink.LeaseEpoch {
+	return mink.LeaseEpoch(a.view.TimeLine()<<timeLineShift) + a.lease
+}
+
+// timeLineShift leaves room for a million leases in each time line, which is the index of an entry.
+const timeLineShift = 20
+
 // holds checks that the lease of the attempt is this node's still.
 func (a *attempt) holds(ctx context.Context) error {
 	if a.t.faults.noLeaseCheck {
@@ -90,7 +100,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if err := a.look(); err != nil || a.out.gone {
 		return err
 	}
-	if due, _ := a.job.due(a.now, a.full, a.requested, a.t.cfg.DueBytes); !due && a.held == nil {
+	if due, _ := a.job.due(a.now, a.full, a.last, a.requested, a.t.cfg.DueBytes); !due && a.held == nil {
 		return nil
 	}
 	if err := a.open(ctx); err != nil {
@@ -101,7 +111,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if err != nil || a.out.gone {
 		return err
 	}
-	_, all := a.job.due(a.now, a.full, a.requested, a.t.cfg.DueBytes)
+	_, all := a.job.due(a.now, a.full, a.last, a.requested, a.t.cfg.DueBytes)
 	splits, err := a.job.plan(starts, func(b Bucket) bool { return all || hurries(b, a.t.cfg.DueBytes) }, a.after)
 	if err != nil {
 		return err
@@ -207,7 +217,7 @@ func (a *attempt) recorded(ctx context.Context) (map[mink.BucketRef]mink.Offset,
 
 func (a *attempt) ask(ctx context.Context) (sink.Committed, error) {
 	a.step("recover")
-	resp, err := a.table.Recover(ctx, sink.RecoverRequest{Fence: a.lease})
+	resp, err := a.table.Recover(ctx, sink.RecoverRequest{Fence: a.fence()})
 	if err != nil {
 		return sink.Committed{}, fmt.Errorf("recover %s: %w", a.job.Name, err)
 	}
@@ -286,10 +296,10 @@ func (a *attempt) round(ctx context.Context, base sink.RoundID, splits []split) 
 	a.progress.round = round
 	a.progress.Unlock()
 	a.step("begin")
-	if _, err := a.table.BeginRound(ctx, sink.BeginRoundRequest{Round: round, Base: base, Fence: a.lease}); err != nil {
+	if _, err := a.table.BeginRound(ctx, sink.BeginRoundRequest{Round: round, Base: base, Fence: a.fence()}); err != nil {
 		return fmt.Errorf("begin round %s of %s: %w", round, a.job.Name, err)
 	}
-	req := sink.CommitRequest{Round: round, Base: base, Fence: a.lease}
+	req := sink.CommitRequest{Round: round, Base: base, Fence: a.fence()}
 	for i, s := range splits {
 		end, err := a.write(ctx, s)
 		if err != nil {
@@ -297,6 +307,10 @@ func (a *attempt) round(ctx context.Context, base sink.RoundID, splits []split) 
 		}
 		if a.t.faults.cutToEnd {
 			end = s.to
+		}
+		if end == s.from && s.snapshot {
+			a.out.cut = true
+			continue
 		}
 		req.Ranges = append(req.Ranges, sink.Range{Bucket: s.bucket.Ref, Start: s.from, End: end})
 		full := a.isFull()
@@ -306,6 +320,9 @@ func (a *attempt) round(ctx context.Context, base sink.RoundID, splits []split) 
 		if full {
 			break
 		}
+	}
+	if len(req.Ranges) == 0 {
+		return fmt.Errorf("round %s of %s: the KV snapshots are newer than this view of the metadata: %w", round, a.job.Name, mink.ErrUnavailable)
 	}
 	a.step("prepare")
 	resp, err := a.table.Prepare(ctx, sink.PrepareRequest{})
@@ -443,6 +460,9 @@ func (a *attempt) writeSnapshot(ctx context.Context, s split) (mink.Offset, erro
 		if err != nil {
 			return 0, err
 		}
+		if at <= s.from || at > s.to {
+			break // before a row is written; the rows are to be ranged over
+		}
 		rows.Start, rows.End = from, at
 		if rows.Changes == nil {
 			rows.Changes = inserts(int(rows.Batch.NumRows()))
@@ -452,8 +472,11 @@ func (a *attempt) writeSnapshot(ctx context.Context, s split) (mink.Offset, erro
 		}
 		from = at
 	}
-	if at <= s.from || at > s.to {
-		return 0, fmt.Errorf("a KV snapshot at offset %d of a log that is to be tiered from %d to %d: %w", at, s.from, s.to, mink.ErrCorrupt)
+	switch {
+	case at <= s.from:
+		return 0, fmt.Errorf("a KV snapshot at offset %d of a log that is to be tiered from %d: %w", at, s.from, mink.ErrCorrupt)
+	case at > s.to:
+		return s.from, nil // newer than the view: the bucket is the next round's
 	}
 	if from != at { // it held nothing
 		if err := a.writeRows(ctx, s, Rows{Changes: []mink.Change{}, Start: from, End: at}, true); err != nil {

@@ -59,6 +59,7 @@ type entry struct {
 	state     State
 	since     time.Time // of pending
 	full      time.Time // when the last round of all buckets began
+	last      time.Time // when the last round began
 	lags      time.Time // since when the sink has been seen without rows of the log; zero: it has all
 	cut       bool      // there is more to write at once
 	after     mink.BucketRef
@@ -144,9 +145,6 @@ func (t *Tiering) schedule(ctx context.Context) error {
 // endReign gives everything up that was begun under the lease. What runs keeps
 // its entry, so that nothing else begins on the target before it has ended.
 func (t *Tiering) endReign(why error) {
-	if t.mu.lease == 0 {
-		return
-	}
 	t.mu.lease = 0
 	for target, e := range t.mu.entries {
 		e.answer(fmt.Errorf("%s: %w: %w", target, why, mink.ErrUnavailable))
@@ -179,6 +177,7 @@ func (t *Tiering) meet(view View, now time.Time) {
 		}
 		if e.dropped == nil {
 			e.dropped, e.held, e.retry, e.look = &d, nil, time.Time{}, now
+			e.answer(fmt.Errorf("%s: the table was dropped: %w", e.target, mink.ErrNotExist))
 			if e.running != nil {
 				e.running.cancel(fmt.Errorf("%s: the table was dropped: %w", e.target, mink.ErrNotExist))
 			}
@@ -219,7 +218,7 @@ func (t *Tiering) endSilent(e *entry, now time.Time) {
 		if now.Sub(at) < limit {
 			return
 		}
-		e.running.cancel(fmt.Errorf("%w for %s in step %q", errSilent, now.Sub(at).Round(time.Second), step))
+		e.running.cancel(fmt.Errorf("%w for %s (tiering_timeout) in step %q", errSilent, now.Sub(at).Round(time.Second), step))
 	} else {
 		e.running.cancel(errSilent)
 	}
@@ -260,7 +259,7 @@ func (t *Tiering) consider(e *entry, view View, now time.Time) {
 		e.lags = now
 	}
 	e.look = now.Add(min(max(job.Freshness/lookShare, t.cfg.Tick), lookMax))
-	due, _ := job.due(now, e.full, len(e.requests) > 0, t.cfg.DueBytes)
+	due, _ := job.due(now, e.full, e.last, len(e.requests) > 0, t.cfg.DueBytes)
 	switch {
 	case due || e.cut || e.held != nil:
 		t.wait(e, now)
@@ -339,7 +338,7 @@ func (t *Tiering) begin(ctx context.Context, e *entry, now time.Time) {
 	case known:
 		a := &attempt{
 			t: t, target: e.target, lease: lease, sink: s, now: now,
-			requested: len(e.requests) > 0 || e.cut, full: e.full, after: e.after, held: held,
+			requested: len(e.requests) > 0 || e.cut, full: e.full, last: e.last, after: e.after, held: held,
 		}
 		a.progress.at, a.progress.step = now, "begin"
 		r.attempt = a
@@ -371,7 +370,7 @@ func (t *Tiering) finish(e *entry, r *running, lease mink.LeaseEpoch, out outcom
 	e.totals.Rows, t.mu.totals.Rows = e.totals.Rows+out.rows, t.mu.totals.Rows+out.rows
 	e.totals.Bytes, t.mu.totals.Bytes = e.totals.Bytes+out.bytes, t.mu.totals.Bytes+out.bytes
 	if out.round != "" {
-		e.lastRound = out.round
+		e.lastRound, e.last = out.round, r.started
 		e.totals.Rounds++
 		t.mu.totals.Rounds++
 	}

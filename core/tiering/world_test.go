@@ -261,6 +261,7 @@ type wView struct {
 	dropped []Dropped
 }
 
+func (v *wView) TimeLine() uint64           { return 0 }
 func (v *wView) Targets() iter.Seq[Target]  { return maps.Keys(v.jobs) }
 func (v *wView) Dropped() iter.Seq[Dropped] { return slices.Values(v.dropped) }
 

@@ -102,7 +102,7 @@ func TestLargeAndClosedBucketsDoNotWait(t *testing.T) {
 		add(tab.buckets[0], 30)
 		add(tab.buckets[1], 1)
 		add(tab.buckets[2], 1)
-		time.Sleep(5 * time.Minute)
+		time.Sleep(20 * time.Minute)
 		expect := func(when string, tiered ...bool) {
 			t.Helper()
 			for i, want := range tiered {
@@ -116,7 +116,7 @@ func TestLargeAndClosedBucketsDoNotWait(t *testing.T) {
 		tab.buckets[1].closed = true
 		w.changed()
 		w.mu.Unlock()
-		time.Sleep(5 * time.Minute)
+		time.Sleep(20 * time.Minute)
 		expect("after a close", true, true, false)
 		time.Sleep(time.Hour)
 		expect("after the freshness", true, true, true)
