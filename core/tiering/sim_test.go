@@ -34,7 +34,8 @@ type sim struct {
 		holder *proc
 		calls  int
 	}
-	procs []*proc // of the controller alone
+	ruler sync.Mutex // of what follows
+	procs []*proc
 	ended []*proc
 }
 
@@ -107,26 +108,39 @@ func (s *sim) start() {
 	s.procs = append(s.procs, p)
 }
 
+func (s *sim) anyProc() *proc {
+	s.ruler.Lock()
+	defer s.ruler.Unlock()
+	return s.procs[s.roll(len(s.procs))]
+}
+
+// replaceDead starts a process in the place of one that was killed.
+func (s *sim) replaceDead() {
+	s.ruler.Lock()
+	defer s.ruler.Unlock()
+	for i, p := range s.procs {
+		if p.isDead() {
+			s.ended = append(s.ended, p)
+			s.procs = append(s.procs[:i:i], s.procs[i+1:]...)
+			s.start()
+			return
+		}
+	}
+}
+
 // rule starts processes that were killed again, and moves the lease: at random, or when the
 // holder is dead. A former holder learns it late.
 func (s *sim) rule(ctx context.Context, wg *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		time.Sleep(time.Duration(1+s.roll(8)) * time.Second)
-		for i, p := range s.procs {
-			if p.isDead() {
-				s.ended = append(s.ended, p)
-				s.procs = append(s.procs[:i:i], s.procs[i+1:]...)
-				s.start()
-				break
-			}
-		}
+		s.replaceDead()
 		s.mu.Lock()
 		old := s.mu.holder
 		s.mu.Unlock()
 		if old != nil && !old.isDead() && s.roll(12) > 0 {
 			continue
 		}
-		next := s.procs[s.roll(len(s.procs))]
+		next := s.anyProc()
 		if next == old || next.isDead() {
 			continue
 		}
@@ -215,7 +229,7 @@ func (s *sim) act(wg *sync.WaitGroup, ctx context.Context) {
 		}
 		s.mu.Unlock()
 	default:
-		p := s.procs[s.roll(len(s.procs))]
+		p := s.anyProc()
 		wg.Go(func() { _ = p.tiering.Request(ctx, t.target()) })
 	}
 	s.w.changed()

@@ -84,11 +84,13 @@ func TestABadTableHoldsUpNoOther(t *testing.T) {
 					time.Sleep(time.Minute)
 				}
 				time.Sleep(2 * time.Minute)
+				w.mu.Lock()
 				for _, tab := range good {
 					if b := tab.buckets[0]; b.tiered < b.end {
 						t.Errorf("%s is tiered to %d of %d", tab.name, b.tiered, b.end)
 					}
 				}
+				w.mu.Unlock()
 				for _, s := range p.tiering.Stats().Targets {
 					if name != "slow" && strings.Contains(s.Name, ".bad") != (s.InARow > 1) {
 						t.Errorf("%s: %d failures in a row, state %s, %q", s.Name, s.InARow, s.State, s.LastError)

@@ -105,6 +105,8 @@ func TestLargeAndClosedBucketsDoNotWait(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		expect := func(when string, tiered ...bool) {
 			t.Helper()
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			for i, want := range tiered {
 				if b := tab.buckets[i]; (b.tiered == b.end) != want {
 					t.Errorf("%s bucket %d is tiered to %d of %d", when, i, b.tiered, b.end)
