@@ -40,7 +40,9 @@ func (w *Warehouse) Commit(ctx context.Context, id catalog.Identifier, reqs []ta
 func (w *Warehouse) commit(ctx context.Context, id catalog.Identifier, reqs []table.Requirement, updates []table.Update, check func(base, next table.Metadata) error) (*table.Table, error) {
 	var tbl *table.Table
 	var err error
-	if w.swapper == nil {
+	if w.swapper == nil && check != nil {
+		err = fmt.Errorf("%w: this catalog computes the metadata itself, and nothing could be checked of them", catalog.ErrUnimplemented)
+	} else if w.swapper == nil {
 		tbl, err = w.commitToCommitter(ctx, id, reqs, updates)
 	} else {
 		tbl, err = w.commitBySwap(ctx, id, reqs, updates, check)

@@ -56,10 +56,45 @@ func (g *Guard) Create(ctx context.Context, req CreateTable) (*table.Table, erro
 	if req.Location == "" {
 		req.Location = g.NewLocation(req.ID)
 	}
+	if err := g.checkPlace(req.Location); err != nil {
+		return nil, fmt.Errorf("create lake table %s: %w", req.ID, err)
+	}
 	if err := g.files.makeDirs(strings.TrimRight(req.Location, "/")); err != nil {
 		return nil, fmt.Errorf("create lake table %s: %w", req.ID, err)
 	}
 	return g.Warehouse.Create(ctx, req)
+}
+
+// Stage is Warehouse.Stage.
+func (g *Guard) Stage(req CreateTable) (table.Metadata, error) {
+	if req.Location != "" {
+		if err := g.checkPlace(req.Location); err != nil {
+			return nil, fmt.Errorf("stage lake table %s: %w", req.ID, err)
+		}
+	}
+	return g.Warehouse.Stage(req)
+}
+
+// checkPlace keeps tables of others out of the directories of Mink's, which have a number
+// where theirs have a uuid: what is dropped with its files takes all that is below.
+func (g *Guard) checkPlace(location string) error {
+	key, err := g.Key(location)
+	if err != nil {
+		return err
+	}
+	parts := strings.Split(key, "/")
+	if len(parts) < 3 {
+		return guarded("location %s holds other tables", location)
+	}
+	if n, err := strconv.ParseUint(parts[2][strings.LastIndexByte(parts[2], '-')+1:], 10, 64); err == nil && strings.Contains(parts[2], "-") {
+		return guarded("location %s is that of Mink's table %d", location, n)
+	}
+	return nil
+}
+
+// Register is Warehouse.Register.
+func (g *Guard) Register(ctx context.Context, id catalog.Identifier, location string) (*table.Table, error) {
+	return g.register(ctx, id, location, g.checkPlace)
 }
 
 // Commit is Warehouse.Commit.
@@ -104,6 +139,11 @@ func (g *Guard) checkWhole(ctx context.Context, id catalog.Identifier, advice st
 
 // check says what a commit of others would break.
 func (g *Guard) check(base, next table.Metadata) error {
+	if base == nil || base.Location() != next.Location() {
+		if err := g.checkPlace(next.Location()); err != nil {
+			return err
+		}
+	}
 	if base == nil {
 		return checkProperties(nil, next.Properties())
 	}
@@ -116,6 +156,7 @@ func (g *Guard) check(base, next table.Metadata) error {
 	}
 	for _, check := range []func(base, next table.Metadata) error{
 		func(base, next table.Metadata) error { return checkProperties(base.Properties(), next.Properties()) },
+		func(base, next table.Metadata) error { return checkPaths(base.Properties(), next.Properties()) },
 		checkShape, checkHistory,
 	} {
 		if err := check(base, next); err != nil {
@@ -128,6 +169,17 @@ func (g *Guard) check(base, next table.Metadata) error {
 	for _, id := range g.Pinned(owner) {
 		if base.SnapshotByID(id) != nil && next.SnapshotByID(id) == nil {
 			return guarded("snapshot %d may still be read by clients of Mink (read_grace); expire it later", id)
+		}
+	}
+	return nil
+}
+
+// checkPaths keeps the places of a table's files, and how long its metadata files stay.
+func checkPaths(base, next map[string]string) error {
+	for _, name := range []string{"write.metadata.path", "write.data.path", "write.folder-storage.path", "write.object-storage.enabled", "write.object-storage.path",
+		"write.metadata.delete-after-commit.enabled", "write.metadata.previous-versions-max"} {
+		if base[name] != next[name] {
+			return guarded("property %s of a table that Mink writes cannot be changed here: set iceberg.%s in Mink when the table is made", name, name)
 		}
 	}
 	return nil

@@ -43,6 +43,7 @@ func TestOthersMayNotBreakMinksTables(t *testing.T) {
 	for name, c := range map[string]struct{ updates, says string }{
 		"a property gone":    {`[{"action":"remove-properties","removals":["mink.offsets"]}]`, "mink.offsets"},
 		"a property changed": {`[{"action":"set-properties","updates":{"mink.table-id":"8"}}]`, "mink.table-id"},
+		"metadata elsewhere": {`[{"action":"set-properties","updates":{"write.metadata.path":"file:///w/lake/a/b"}}]`, "write.metadata.path"},
 		"a property made":    {`[{"action":"set-properties","updates":{"mink.round-id":"x"}}]`, "mink.round-id"},
 		"key dropped":        {`[{"action":"add-schema","schema":{"type":"struct","schema-id":1,"fields":[{"id":3,"name":"what","type":"string","required":false}]}},{"action":"set-current-schema","schema-id":-1}]`, `"id"`},
 		"column added":       {`[{"action":"add-schema","schema":{"type":"struct","schema-id":1,"identifier-field-ids":[7],"fields":[{"id":7,"name":"id","type":"long","required":true},{"id":3,"name":"what","type":"string","required":false},{"id":8,"name":"x","type":"int","required":false}]}},{"action":"set-current-schema","schema-id":-1}]`, "columns"},
@@ -81,6 +82,32 @@ func TestOthersMayNotBreakMinksTables(t *testing.T) {
 	now, err := o.w.Load(t.Context(), orders)
 	if err != nil || now.CurrentSnapshot().SnapshotID != head || now.MetadataLocation() != tbl.MetadataLocation() {
 		t.Fatal(now, err)
+	}
+}
+
+func TestOthersMayNotSettleInMinksDirectories(t *testing.T) {
+	o := newWorld(t)
+	g := &lake.Guard{Warehouse: o.w}
+	theirs, err := g.Create(t.Context(), lake.CreateTable{ID: catalog.Identifier{Namespace: orders.Namespace, Name: "own"}, Schema: o.create(t, iceberg.Properties{}).Schema(), SortOrder: table.UnsortedSortOrder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"lake/a/orders-7", "lake/a/orders-7/", "lake/a/orders-7/data", "lake/b", "lake"} {
+		at := o.w.Location(key)
+		req := lake.CreateTable{ID: catalog.Identifier{Namespace: orders.Namespace, Name: "guest"}, Schema: theirs.Schema(), Location: at}
+		if _, err := g.Create(t.Context(), req); !errors.Is(err, catalog.ErrInvalid) {
+			t.Errorf("create at %s: %v", at, err)
+		}
+		if _, err := g.Stage(req); !errors.Is(err, catalog.ErrInvalid) {
+			t.Errorf("stage at %s: %v", at, err)
+		}
+		_, ups, err := lake.ParseUpdates(nil, fmt.Appendf(nil, `[{"action":"set-location","location":%q}]`, at))
+		if err == nil {
+			_, err = g.Commit(t.Context(), catalog.Identifier{Namespace: orders.Namespace, Name: "own"}, nil, ups)
+		}
+		if !errors.Is(err, catalog.ErrInvalid) {
+			t.Errorf("move to %s: %v", at, err)
+		}
 	}
 }
 
@@ -144,8 +171,8 @@ func TestATableThatMinkGaveUpMayBeDropped(t *testing.T) {
 // What engines send to make a table that was staged, in the orders in which they do.
 func TestAStagedTableIsMadeByItsFirstCommit(t *testing.T) {
 	for name, updates := range map[string]string{
-		"pyiceberg": `[{"action":"assign-uuid","uuid":"9c12d441-03fe-4693-9a96-a0705ddf69c1"},{"action":"upgrade-format-version","format-version":2},{"action":"add-schema","schema":{"type":"struct","schema-id":0,"fields":[{"id":1,"name":"a","type":"long","required":false}]}},{"action":"set-current-schema","schema-id":-1},{"action":"add-spec","spec":{"spec-id":0,"fields":[]}},{"action":"set-default-spec","spec-id":-1},{"action":"add-sort-order","sort-order":{"order-id":0,"fields":[]}},{"action":"set-default-sort-order","sort-order-id":-1},{"action":"set-location","location":"file:///w/lake/n/t-1"},{"action":"set-properties","updates":{}}]`,
-		"DuckDB":    `[{"action":"assign-uuid","uuid":"9c12d441-03fe-4693-9a96-a0705ddf69c1"},{"action":"upgrade-format-version","format-version":2},{"action":"add-schema","schema":{"type":"struct","schema-id":0,"fields":[{"id":1,"name":"a","type":"long","required":false}]}},{"action":"add-spec","spec":{"spec-id":0,"fields":[]}},{"action":"set-default-spec","spec-id":0},{"action":"add-sort-order","sort-order":{"order-id":0,"fields":[]}},{"action":"set-default-sort-order","sort-order-id":0},{"action":"set-current-schema","schema-id":0},{"action":"set-location","location":"file:///w/lake/n/t-1"}]`,
+		"pyiceberg": `[{"action":"assign-uuid","uuid":"9c12d441-03fe-4693-9a96-a0705ddf69c1"},{"action":"upgrade-format-version","format-version":2},{"action":"add-schema","schema":{"type":"struct","schema-id":0,"fields":[{"id":1,"name":"a","type":"long","required":false}]}},{"action":"set-current-schema","schema-id":-1},{"action":"add-spec","spec":{"spec-id":0,"fields":[]}},{"action":"set-default-spec","spec-id":-1},{"action":"add-sort-order","sort-order":{"order-id":0,"fields":[]}},{"action":"set-default-sort-order","sort-order-id":-1},{"action":"set-location","location":"file:///w/lake/n/t-9c12d441"},{"action":"set-properties","updates":{}}]`,
+		"DuckDB":    `[{"action":"assign-uuid","uuid":"9c12d441-03fe-4693-9a96-a0705ddf69c1"},{"action":"upgrade-format-version","format-version":2},{"action":"add-schema","schema":{"type":"struct","schema-id":0,"fields":[{"id":1,"name":"a","type":"long","required":false}]}},{"action":"add-spec","spec":{"spec-id":0,"fields":[]}},{"action":"set-default-spec","spec-id":0},{"action":"add-sort-order","sort-order":{"order-id":0,"fields":[]}},{"action":"set-default-sort-order","sort-order-id":0},{"action":"set-current-schema","schema-id":0},{"action":"set-location","location":"file:///w/lake/n/t-9c12d441"}]`,
 	} {
 		o := newWorld(t)
 		g := &lake.Guard{Warehouse: o.w}
@@ -157,7 +184,7 @@ func TestAStagedTableIsMadeByItsFirstCommit(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if tbl.Location() != "file:///w/lake/n/t-1" || tbl.Metadata().TableUUID().String() != "9c12d441-03fe-4693-9a96-a0705ddf69c1" || tbl.Schema().NumFields() != 1 {
+		if tbl.Location() != "file:///w/lake/n/t-9c12d441" || tbl.Metadata().TableUUID().String() != "9c12d441-03fe-4693-9a96-a0705ddf69c1" || tbl.Schema().NumFields() != 1 {
 			t.Error(name, tbl.Metadata())
 		}
 		if _, err := g.Commit(t.Context(), orders, reqs, ups); !errors.Is(err, catalog.ErrConflict) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -331,7 +332,7 @@ const (
 // one, which has the offsets itself. Branches and tags of others keep theirs. Files
 // are left: those of data are the newest snapshot's too, but for what was compacted.
 func (t *lakeTable) expire(tx *table.Transaction, tbl *table.Table) error {
-	if len(tbl.Metadata().Snapshots()) <= expireAbove || tbl.Properties()["gc.enabled"] == "false" {
+	if gc, ok := tbl.Properties()["gc.enabled"]; len(tbl.Metadata().Snapshots()) <= expireAbove || ok && !strings.EqualFold(gc, "true") {
 		return nil
 	}
 	return tx.ExpireSnapshots(table.WithRetainLast(keepNewest), table.WithOlderThan(t.sink.cfg.KeepSnapshots), table.WithPostCommit(false))

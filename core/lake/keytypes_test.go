@@ -233,3 +233,45 @@ func TestPositionsAreFoundInRandomHistories(t *testing.T) {
 		})
 	}
 }
+
+// TestLongValuesHaveNoBounds: a column of which one end is too long for the statistics
+// has no bounds in the manifest, rather than those of the other values.
+func TestLongValuesHaveNoBounds(t *testing.T) {
+	o := newOne(t, sink.TableSpec{}, SinkConfig{}, "k", "INT", "long", "STRING", "short", "STRING", "list", "ARRAY<STRING>")
+	o.open()
+	z := strings.Repeat("z", statsBytes+1)
+	o.round(row{"+A", `{"k":1,"long":"a","short":"a","list":["a"]}`}, row{"+A", `{"k":2,"long":"` + z + `","short":"m","list":["` + z + `"]}`})
+	tbl, err := o.w.Load(t.Context(), identifier(o.spec))
+	o.must(err)
+	fs, err := tbl.FS(t.Context())
+	o.must(err)
+	manifests, err := tbl.CurrentSnapshot().Manifests(fs)
+	o.must(err)
+	for _, m := range manifests {
+		for e, err := range m.Entries(fs, true) {
+			o.must(err)
+			for name, want := range map[string]bool{"k": true, "long": false, "short": true, "list.element": false} {
+				f, ok := tbl.Schema().FindFieldByName(name)
+				if !ok {
+					t.Fatal(name)
+				}
+				_, lower := e.DataFile().LowerBoundValues()[f.ID]
+				_, upper := e.DataFile().UpperBoundValues()[f.ID]
+				if lower != want || upper != want {
+					t.Errorf("column %s: lower bound %t, upper %t, want %t", name, lower, upper, want)
+				}
+			}
+		}
+	}
+}
+
+// TestPositionsBesideLongKeys: a row group whose greatest key is too long for the
+// statistics is looked through.
+func TestPositionsBesideLongKeys(t *testing.T) {
+	o := newOne(t, sink.TableSpec{PrimaryKey: []string{"k"}, Options: map[string]string{optionDeletes: deletesPosition}}, SinkConfig{}, "k", "STRING", "x", "STRING")
+	o.open()
+	z := strings.Repeat("z", statsBytes+1)
+	o.round(row{"+I", `{"k":"a","x":"1"}`}, row{"+I", `{"k":"m","x":"1"}`}, row{"+I", `{"k":"` + z + `","x":"1"}`})
+	o.round(row{"+U", `{"k":"m","x":"2"}`}, row{"-D", `{"k":"a","x":"1"}`})
+	o.want(`{"k":"m","x":"2"}`, `{"k":"`+z+`","x":"1"}`)
+}

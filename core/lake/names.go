@@ -14,14 +14,15 @@ import (
 //
 //	data/<round>/<partition>-<bucket>-<n>.parquet          rows of one bucket
 //	data/<round>/<partition>-<bucket>-<n>-deletes.parquet  deletes of one bucket
-//	metadata/mink-offsets-<round>-<crc>.json               offsets too long for a summary
-//	staged/<round>.open, .files, .decision                 of rounds that are not done; see staged.go
+//	metadata/_mink-offsets-<round>-<crc>.json              offsets too long for a summary
+//	_staged/<round>.open, .files, .decision                of rounds that are not done; see staged.go
 //
-// and the library keeps metadata/.
+// and the library keeps metadata/. What no Iceberg metadata name begins with an
+// underscore: engines that remove orphan files pass over such names.
 const (
 	dataDir     = "data/"
 	metadataDir = "metadata/"
-	stagedDir   = "staged/"
+	stagedDir   = "_staged/"
 )
 
 const (

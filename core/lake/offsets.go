@@ -50,7 +50,7 @@ func roundProperties(tableID string, c sink.Committed, put func(name string, dat
 		return props, nil
 	}
 	crc := fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli))
-	location, err := put(fmt.Sprintf("%smink-offsets-%s-%s.json", metadataDir, c.Round, crc), text)
+	location, err := put(fmt.Sprintf("%s_mink-offsets-%s-%s.json", metadataDir, c.Round, crc), text)
 	if err != nil {
 		return nil, fmt.Errorf("offsets of round %s: %w", c.Round, err)
 	}

@@ -8,11 +8,13 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/mink-project/mink/sdk/objstore"
+	"github.com/mink-project/mink/sdk/sink"
 )
 
 // Limits of the Parquet files.
@@ -20,7 +22,7 @@ const (
 	rowGroupBytes = 32 << 20  // encoded; a row group is in memory until it is full
 	rowGroupRows  = 1 << 20   // at most
 	sliceBytes    = 4 << 20   // of Arrow memory that is encoded at once
-	statsBytes    = 1 << 10   // longer values have no statistics
+	statsBytes    = 1 << 10   // longer values are in no statistics; see unbounded
 	targetBytes   = 128 << 20 // of a file
 )
 
@@ -157,8 +159,13 @@ func (w *parquetWriter) finish() error {
 		w.up.abort()
 		return err
 	}
+	properties, err := w.unbounded(meta)
+	if err != nil {
+		return fmt.Errorf("statistics of %s: %w", w.location, err)
+	}
 	file, err := table.DataFileFromMetadata(table.DataFileArgs{
-		Schema: w.schema, Spec: w.spec, Format: iceberg.ParquetFile, Metadata: meta, FilePath: w.location, FileSize: size, Content: w.content,
+		Properties: properties,
+		Schema:     w.schema, Spec: w.spec, Format: iceberg.ParquetFile, Metadata: meta, FilePath: w.location, FileSize: size, Content: w.content,
 		PartitionValues: w.values, SortOrderID: w.sortOrder, EqualityFieldIDs: w.equality, FormatVersion: w.version, ReferencedDataFile: w.reference,
 	})
 	if err != nil {
@@ -166,6 +173,44 @@ func (w *parquetWriter) finish() error {
 	}
 	w.done = append(w.done, file)
 	return nil
+}
+
+// unbounded are the properties that keep the library from giving columns bounds that
+// are not theirs: a row group whose least or greatest value is longer than statsBytes
+// has no such end, and the library takes "" for it, or the ends of the other row groups.
+// Readers would skip files that have what they look for.
+func (w *parquetWriter) unbounded(meta *metadata.FileMetaData) (iceberg.Properties, error) {
+	var props iceberg.Properties
+	for g := range meta.NumRowGroups() {
+		group := meta.RowGroup(g)
+		for i := range group.NumColumns() {
+			chunk, err := group.ColumnChunk(i)
+			if err != nil {
+				return nil, err
+			}
+			if chunk.Type() != parquet.Types.ByteArray {
+				continue
+			}
+			st, err := chunk.Statistics()
+			if err != nil {
+				return nil, err
+			}
+			// One end alone is there as far as HasMinMax goes; the other is empty then. A
+			// greatest value that is empty in earnest loses bounds that say nothing.
+			if st != nil && st.HasMinMax() && len(st.EncodeMax()) > 0 || st != nil && st.NumValues() == 0 {
+				continue
+			}
+			name, ok := w.schema.FindColumnName(int(meta.Schema.Column(i).SchemaNode().FieldID()))
+			if !ok {
+				return nil, fmt.Errorf("column %s has no field id of the lake's schema: %w", chunk.PathInSchema(), sink.ErrCorrupt)
+			}
+			if props == nil {
+				props = iceberg.Properties{}
+			}
+			props[table.MetricsModeColumnConfPrefix+"."+name] = "counts"
+		}
+	}
+	return props, nil
 }
 
 // abort drops the open file; finished ones stay for the round's cleanup.

@@ -187,6 +187,9 @@ func (p *positionDeletes) mayHave(meta *metadata.RowGroupMetaData, column int) b
 	if err != nil || stats == nil || !stats.HasMinMax() {
 		return true
 	}
+	if b, ok := stats.(*metadata.ByteArrayStatistics); ok && len(b.Max()) == 0 {
+		return true // left out for its length; only the other end is there
+	}
 	t := p.enc.Types()[0]
 	low, okLow := boundKey(t, stats, false)
 	high, okHigh := boundKey(t, stats, true)

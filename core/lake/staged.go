@@ -21,7 +21,7 @@ import (
 	"github.com/mink-project/mink/sdk/sink"
 )
 
-// A round that is not done has up to three objects below staged/:
+// A round that is not done has up to three objects below _staged/:
 //
 //	<round>.open      made by BeginRound: fence and base
 //	<round>.files     made by Prepare: the list of its files

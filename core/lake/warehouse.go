@@ -292,6 +292,11 @@ func (w *Warehouse) createFrom(ctx context.Context, id catalog.Identifier, meta 
 
 // Register puts a table whose metadata file is there into the catalog.
 func (w *Warehouse) Register(ctx context.Context, id catalog.Identifier, location string) (*table.Table, error) {
+	return w.register(ctx, id, location, func(string) error { return nil })
+}
+
+// register asks check whether the table's location may be.
+func (w *Warehouse) register(ctx context.Context, id catalog.Identifier, location string, check func(location string) error) (*table.Table, error) {
 	fail := func(err error) (*table.Table, error) {
 		return nil, fmt.Errorf("register lake table %s with %s: %w", id, location, err)
 	}
@@ -308,6 +313,9 @@ func (w *Warehouse) Register(ctx context.Context, id catalog.Identifier, locatio
 	}
 	if err == nil {
 		err = w.checkLocations(nil, meta)
+	}
+	if err == nil {
+		err = check(meta.Location())
 	}
 	if err != nil {
 		return fail(err)

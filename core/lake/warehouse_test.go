@@ -217,13 +217,17 @@ func TestOfRacingCommitsOneWins(t *testing.T) {
 		head := base.CurrentSnapshot()
 		errs := make([]error, len(warehouses))
 		var wg sync.WaitGroup
+		var appends []func()
 		for i, w := range warehouses {
 			tbl, err := w.Load(t.Context(), orders)
 			if err != nil {
 				t.Fatal(err)
 			}
 			batch := rows(t, tbl, int64(round))
-			wg.Go(func() { _, errs[i] = tbl.Append(t.Context(), batch, nil) })
+			appends = append(appends, func() { _, errs[i] = tbl.Append(t.Context(), batch, nil) })
+		}
+		for _, f := range appends {
+			wg.Go(f)
 		}
 		wg.Wait()
 		won := 0

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mink-project/mink/sdk/mink"
 )
@@ -10,6 +11,13 @@ import (
 // LakeTimeDigits is the finest that Iceberg's time, and its timestamp up to format
 // version 2, can keep: microseconds.
 const LakeTimeDigits = 6
+
+// lakeNames are the reserved field names of Iceberg's specification ("Reserved Field
+// IDs"), and of the metadata columns of its readers.
+var lakeNames = []string{
+	"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number",
+	"_change_type", "_change_ordinal", "_commit_snapshot_id",
+}
 
 // CheckLake refuses what an Iceberg table cannot keep exactly, naming the column:
 // it is asked before the option lake is set, and at every change of the columns
@@ -19,10 +27,14 @@ const LakeTimeDigits = 6
 //	TIMESTAMP(7..9)                needs format version 3, which has no position delete files
 //	FLOAT, DOUBLE in the key       equality deletes cannot name them, position deletes can
 //	FLOAT, DOUBLE partition keys   a file's partition value must equal itself
+//	Iceberg's own column names     readers take "_file", "_row_id" and the like for theirs
 //	names that collide as paths    "a.b" beside a field b of a: Iceberg finds fields by path
 func (d *Descriptor) CheckLake() error {
 	position := len(d.PrimaryKey) > 0 && d.Options[optionLakeDeletes] != string(EqualityDeletes)
 	for _, c := range d.Schema.Columns {
+		if slices.Contains(lakeNames, strings.ToLower(c.Name)) {
+			return fmt.Errorf("table %s: %w", d.Name(), lakeError(c.Name, "Iceberg has a column of its own of that name; rename it"))
+		}
 		if err := checkLakeType(c.Type, c.Name, position); err != nil {
 			return fmt.Errorf("table %s: %w", d.Name(), err)
 		}

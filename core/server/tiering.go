@@ -32,7 +32,7 @@ func (p *parts) buildTiering() (err error) {
 		if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(scratch, 0o750)); err != nil {
 			return fmt.Errorf("data_dir: the directory for changes that are sorted for the lake: %w", err)
 		}
-		p.sinks[cluster.LakeSink] = lake.NewSink(p.warehouse, lake.SinkConfig{ScratchDir: scratch, SortBytes: max(4<<20, min(64<<20, memoryLimit()/40)), Logger: p.logger})
+		p.sinks[cluster.LakeSink] = lake.NewSink(p.warehouse, lake.SinkConfig{ScratchDir: scratch, KeepSnapshots: max(24*time.Hour, 2*time.Duration(p.cfg.ReadGrace)), SortBytes: max(4<<20, min(64<<20, memoryLimit()/40)), Logger: p.logger})
 	}
 	if p.given.WrapSink != nil {
 		for name, s := range p.sinks {

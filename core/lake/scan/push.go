@@ -143,7 +143,8 @@ func (p pusher) column(at int) (iceberg.Reference, bool) {
 	case iceberg.BooleanType: // which the library cannot order within files
 		ok = c.Type.Kind == schema.Boolean && !p.rowGroups
 	case iceberg.StringType:
-		ok = c.Type.Kind == schema.Char || c.Type.Kind == schema.String
+		// Within files a maximum that a writer left out for its length is "" to the library.
+		ok = (c.Type.Kind == schema.Char || c.Type.Kind == schema.String) && !p.rowGroups
 	case iceberg.DateType:
 		ok = c.Type.Kind == schema.Date
 	case iceberg.TimeType:
