@@ -594,6 +594,13 @@ func (s *State) Tiering(table mink.TableID, sink string) (*Tiering, bool) {
 	return t, true
 }
 
+// EverTiered says whether a table is or was tiered to a sink: what the sink has of it
+// stays there when tiering is switched off.
+func (s *State) EverTiered(table mink.TableID, sink string) bool {
+	_, found := s.tierings.get(&Tiering{Table: table, Sink: sink})
+	return found
+}
+
 // TieredEnd is where a bucket began at a sink, and how far the last recorded round
 // came there: base before the first one. A primary-key bucket begins at 0, with a
 // KV snapshot, whatever its log still has. ok is false when the bucket does not

@@ -113,6 +113,11 @@ func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema
 		if err := buildable(d); err != nil {
 			return nil, err
 		}
+		if n.View().EverTiered(id, cluster.LakeSink) { // the lake has files under the schema as it is
+			if err := schema.CheckLakeChange(&t.Descriptor.Schema, &d.Schema); err != nil {
+				return nil, fmt.Errorf("alter table %s: %w", t.Descriptor.Name(), err)
+			}
+		}
 		if err := d.CheckCase(); err != nil && t.Descriptor.CheckCase() == nil {
 			return nil, err
 		}

@@ -76,9 +76,9 @@ func heldByTiering(want mink.Offset, hold *cluster.TierHold, t *cluster.Tiering,
 		h.Why = fmt.Sprintf("readers may use snapshot %s of sink %s, which needs the log from offset %d on, for %s more (read_grace)",
 			hold.Snapshot, hold.Sink, hold.Bound, max(0, -ago(hold.UntilMs)))
 	case t == nil || t.Round == "":
-		h.Why = fmt.Sprintf("sink %s has taken no round yet: see mink table lake-snapshot, and lake_stall_limit", hold.Sink)
+		h.Why = fmt.Sprintf("sink %s has taken no round yet: see mink cluster stats, and the option lake_stall_limit", hold.Sink)
 	default:
-		h.Why = fmt.Sprintf("sink %s has the log up to offset %d, its last round was %s ago: see mink table lake-snapshot, and lake_stall_limit", hold.Sink, hold.Bound, ago(t.CommittedMs))
+		h.Why = fmt.Sprintf("sink %s has the log up to offset %d, its last round was %s ago: see mink cluster stats, and the option lake_stall_limit", hold.Sink, hold.Bound, ago(t.CommittedMs))
 	}
 	return h
 }

@@ -232,3 +232,40 @@ func TestDroppedPartitionIsTieredFirst(t *testing.T) {
 		})
 	})
 }
+
+// A change of columns that Iceberg cannot follow is refused as long as the lake has files
+// of the table: afterwards no round could be made.
+func TestALakeTableIsAlteredAsTheLakeCan(t *testing.T) {
+	sim.InBubble(t, tierWorld(), func(t *testing.T, w *sim.World) {
+		ctx := context.Background()
+		n := w.StartReady(1).Node()
+		d := &schema.Descriptor{
+			Database: "d", Table: "t", Options: map[string]string{"lake": "true"},
+			Schema: schema.Schema{Columns: []schema.Column{{Name: "a", Type: schema.MustParseType("INT")}, {Name: "b", Type: schema.MustParseType("BINARY(8)")}}},
+		}
+		if err := n.CreateDatabase(ctx, "d", true); err != nil {
+			t.Fatal(err)
+		}
+		table, err := n.CreateTable(ctx, d, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		modify := func(name, typ string) error {
+			to := schema.MustParseType(typ)
+			_, err := n.AlterTable(ctx, table.ID, []schema.Change{{Op: schema.ModifyColumn, Name: name, Type: &to}}, 0)
+			return err
+		}
+		if err := modify("b", "BINARY(16)"); !errors.Is(err, mink.ErrUnsupported) || !strings.Contains(err.Error(), `"b"`) {
+			t.Errorf("BINARY(8) to BINARY(16): %v", err)
+		}
+		if _, err := n.AlterTable(ctx, table.ID, []schema.Change{{Op: schema.SetOptions, Options: map[string]string{"lake": "false"}}}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := modify("b", "BYTES"); !errors.Is(err, mink.ErrUnsupported) {
+			t.Errorf("BINARY(8) to BYTES while tiering is off: %v", err)
+		}
+		if err := modify("a", "BIGINT"); err != nil {
+			t.Error(err)
+		}
+	})
+}
