@@ -484,7 +484,7 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"early drop of partitions": {dropEarly: true}, "gaps": {noGaps: true},
 	} {
 		found := false
-		for seed := uint64(0); seed < 20 && !found; seed++ {
+		for seed := uint64(0); seed < 60 && !found; seed++ { // stale merges meet once in ten
 			_, err := runSim(seed, f, 3000)
 			if found = err != nil; found {
 				t.Logf("%s: %.200s", name, err)

@@ -78,6 +78,7 @@ type tierModel struct {
 }
 
 type modelRound struct {
+	left        bool // out of its read grace
 	id          string
 	committedMs int64
 	ends        map[mink.StreamID]mink.Offset // of all buckets
@@ -263,9 +264,16 @@ func (k *tierModel) note(before, after *State, t *Tiering) {
 		}
 		r.ends[st.ID] = b.end()
 	}
-	if fresh {
-		k.seen[t.Table] = append(rounds, r)
+	if !fresh {
+		return
 	}
+	// What is out of its grace stays out, when this round has a longer one.
+	if old, on := before.Tiering(t.Table, t.Sink); on {
+		for i := range max(len(rounds)-1, 0) {
+			rounds[i].left = rounds[i].left || rounds[i+1].committedMs <= after.timeMs-old.ReadGraceMs
+		}
+	}
+	k.seen[t.Table] = append(rounds, r)
 }
 
 // trimmed checks a trim against all rounds.
@@ -277,7 +285,7 @@ func (k *tierModel) trimmed(after *State, old, st plan.Stream) error {
 	has, now := k.bases[st.ID], after.timeMs
 	rounds := k.seen[t.Table]
 	for i, r := range rounds {
-		if i == len(rounds)-1 || rounds[i+1].committedMs > now-t.ReadGraceMs {
+		if i == len(rounds)-1 || !r.left && rounds[i+1].committedMs > now-t.ReadGraceMs {
 			if end, found := r.ends[st.ID]; found {
 				has = end
 			}

@@ -122,6 +122,10 @@ func (s *memStream) OffsetForTimestamp(context.Context, int64, bool) (stream.Fra
 	return stream.Frame{}, false, nil
 }
 
+func (s *memStream) Discard(ctx context.Context, to mink.Offset, _ int64) error {
+	return s.Trim(ctx, to)
+}
+
 func (s *memStream) Trim(_ context.Context, to mink.Offset) error {
 	s.set(func() { s.start = to })
 	return nil

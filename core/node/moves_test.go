@@ -114,6 +114,10 @@ func TestLeadersOfAClosedPartitionRefuseAppends(t *testing.T) {
 		ctx := context.Background()
 		p := w.StartReady(1)
 		table := byDay(t, p)
+		// Nobody writes the lake here: the closed partition stays.
+		if _, err := p.Node().AlterTable(ctx, table.ID, []schema.Change{{Op: schema.SetOptions, Options: map[string]string{"lake": "true"}}}, 0); err != nil {
+			t.Fatal(err)
+		}
 		part, err := p.Node().EnsurePartition(ctx, table.ID, []string{"a"})
 		if err != nil {
 			t.Fatal(err)
