@@ -45,7 +45,8 @@ func (m *sim) tier(v *State) *clusterpb.Command {
 		case again:
 		case m.chance(70):
 			end += mink.Offset(m.r.Int64N(int64(max(0, st.End-end)) + 1))
-			end += mink.Offset(m.odd() - m.odd())
+			ahead := m.odd()
+			end += mink.Offset(ahead - m.odd())
 		default:
 			continue
 		}

@@ -61,7 +61,7 @@ func snapshotText(ctx context.Context, p *sim.Process, ref mink.BucketRef, targe
 			return 0, "", errors.New("rows of a snapshot with offsets")
 		}
 		for i := range int(rows.Batch.NumRows()) {
-			text += string(rune('0'+rows.Batch.Column(0).(*array.Int32).Value(i))) + rows.Batch.Column(1).(*array.String).Value(i)
+			text += string('0'+rows.Batch.Column(0).(*array.Int32).Value(i)) + rows.Batch.Column(1).(*array.String).Value(i)
 		}
 	}
 	return at, text, nil

@@ -213,7 +213,7 @@ func TestReadCommittedPassesAllowedGapsAndNothingElse(t *testing.T) {
 		s = n.open(1)
 		s.SeedCheckpoint([]byte("unused"), 1<<62) // no folding over the gap here
 		w.put(s, 2, 10)
-		s = n.reopen(s)
+		n.reopen(s)
 		for from := range mink.Offset(102) {
 			for _, to := range []mink.Offset{from + 1, 100, 102} {
 				if err := w.committed(reader, from, max(from+1, to), nil); err != nil {

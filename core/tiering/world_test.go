@@ -38,26 +38,24 @@ type world struct {
 
 // wTable is a table's metadata and its logs.
 type wTable struct {
-	id         mink.TableID
-	name       string
-	keyed      bool
-	parted     bool
-	sink       string
-	freshness  time.Duration
-	fields     []wField // of the newest schema
-	schema     mink.SchemaID
-	nextField  mink.FieldID
-	dropped    bool // from the metadata
-	forgotten  bool // and from its sink
-	buckets    []*wBucket
-	round      sink.RoundID
-	snapshot   string
-	fence      mink.LeaseEpoch
-	committed  time.Time
-	rounds     map[sink.RoundID]bool
-	base       mink.Offset
-	schemas    map[mink.SchemaID][]wField
-	allOffsets map[mink.BucketRef]mink.Offset
+	id        mink.TableID
+	name      string
+	keyed     bool
+	parted    bool
+	sink      string
+	freshness time.Duration
+	fields    []wField // of the newest schema
+	schema    mink.SchemaID
+	nextField mink.FieldID
+	dropped   bool // from the metadata
+	forgotten bool // and from its sink
+	buckets   []*wBucket
+	round     sink.RoundID
+	snapshot  string
+	fence     mink.LeaseEpoch
+	committed time.Time
+	rounds    map[sink.RoundID]bool
+	schemas   map[mink.SchemaID][]wField
 }
 
 // wField is a column; it is null in records of schemas before since.

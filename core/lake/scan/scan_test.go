@@ -57,16 +57,15 @@ func TestTypesAndPredicates(t *testing.T) {
 			}
 			l := newLake(t, dir(), version, lakeFields(s))
 			var rows []mergetest.Row
-			at := int64(0)
 			for i, key := range slices.Sorted(maps.Keys(values)) {
 				file := []mergetest.Row{{int32(2 * i), values[key]}, {int32(2*i + 1), nil}}
 				if i%3 == 0 {
 					file = file[:1]
 				}
-				at = l.append(s, file)
+				l.append(s, file)
 				rows = append(rows, file...)
 			}
-			at = l.append(s, []mergetest.Row{{int32(1000), nil}})
+			at := l.append(s, []mergetest.Row{{int32(1000), nil}})
 			rows = append(rows, mergetest.Row{int32(1000), nil})
 			snap := openAt(t, l, at, layoutOf(nil, nil, nil))
 			filters := []string{"", "c IS NULL", "c IS NOT NULL", "NOT (c IS NULL OR id = 3)"}

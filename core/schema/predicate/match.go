@@ -214,11 +214,13 @@ func compareOrdered[T ~int8 | ~int16 | ~int32 | ~int64](values []T, v T, o outco
 
 // compareFloats has NaN above all else.
 func compareFloats[T float32 | float64](values []T, v T, o outcomes, out []byte) {
+	last := math.IsNaN(float64(v))
 	for i, x := range values {
+		nan := last && math.IsNaN(float64(x))
 		switch {
-		case x < v, v != v && x == x:
+		case x < v, last && !nan:
 			out[i] = o[0]
-		case x == v, v != v && x != x:
+		case x == v, nan:
 			out[i] = o[1]
 		default:
 			out[i] = o[2]

@@ -102,7 +102,7 @@ func Parse(text string) (*Expr, error) {
 		if errors.As(err, &at) {
 			return nil, fmt.Errorf("%w filter at character %d: %.300s", mink.ErrInvalid, at.Position().Offset+1, at.Message())
 		}
-		return nil, fmt.Errorf("%w filter: %.300s", mink.ErrInvalid, err)
+		return nil, fmt.Errorf("%w filter: %.300s", mink.ErrInvalid, err.Error())
 	}
 	return &Expr{text: text, root: root}, nil
 }
