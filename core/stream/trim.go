@@ -13,35 +13,38 @@ import (
 // brings a newer one: that part of the trim is held and carried out then. nil
 // means that the trim is applied as far as it goes now, and the rest is held.
 func (s *Stream) Trim(ctx context.Context, to mink.Offset) error {
+	to, some, err := s.ask(to)
+	if err != nil || !some {
+		return err
+	}
+	return s.engine.trim(ctx, []*Stream{s})
+}
+
+// ask notes a trim as wanted, up to the high watermark; some is false when the stream
+// begins there already.
+func (s *Stream) ask(to mink.Offset) (at mink.Offset, some bool, err error) {
 	to = min(to, s.HighWatermark())
 	if to <= s.Start() {
-		return nil
+		return to, false, nil
 	}
 	s.mu.RLock()
 	closed := s.mu.closed
 	s.mu.RUnlock()
 	if closed != nil {
-		return fmt.Errorf("trim to %d: %w", to, closed)
+		return to, false, fmt.Errorf("trim to %d: %w", to, closed)
 	}
 	s.want(to)
-	return s.engine.trim(ctx, []*Stream{s})
+	return to, true, nil
 }
 
 // Discard is Trim that does not wait for sinks which took nothing since giveUpMs: what
 // they lack is noted as wanted. What an upload holds of it is held as Trim's, and then
 // waits for sinks too.
 func (s *Stream) Discard(ctx context.Context, to mink.Offset, giveUpMs int64) error {
-	to = min(to, s.HighWatermark())
-	if to <= s.Start() {
-		return nil
+	to, some, err := s.ask(to)
+	if err != nil || !some {
+		return err
 	}
-	s.mu.RLock()
-	closed := s.mu.closed
-	s.mu.RUnlock()
-	if closed != nil {
-		return fmt.Errorf("trim to %d: %w", to, closed)
-	}
-	s.want(to)
 	e := s.engine
 	v, ok := e.deps.Meta.View().Stream(s.id)
 	if to = min(to, e.trimLimit(v)); !ok || to <= s.Start() {
