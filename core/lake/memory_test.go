@@ -48,24 +48,7 @@ func tableKey(id catalog.Identifier) string { return strings.Join(id.Namespace, 
 func (w *memoryWarehouse) table(id catalog.Identifier, meta table.Metadata) *table.Table {
 	return table.New(append(append([]string{}, id.Namespace...), id.Name), meta, memoryRoot+"/none", func(ctx context.Context) (iceio.IO, error) {
 		return &memoryIO{ctx: ctx, store: w.store}, nil
-	}, memoryCatalog{w, id})
-}
-
-type memoryCatalog struct {
-	w  *memoryWarehouse
-	id catalog.Identifier
-}
-
-func (c memoryCatalog) LoadTable(ctx context.Context, _ table.Identifier) (*table.Table, error) {
-	return c.w.Load(ctx, c.id)
-}
-
-func (c memoryCatalog) CommitTable(ctx context.Context, _ table.Identifier, reqs []table.Requirement, updates []table.Update) (table.Metadata, string, error) {
-	tbl, err := c.w.Commit(ctx, c.id, reqs, updates)
-	if err != nil {
-		return nil, "", err
-	}
-	return tbl.Metadata(), tbl.MetadataLocation(), nil
+	}, bound{w, id})
 }
 
 func (w *memoryWarehouse) Load(ctx context.Context, id catalog.Identifier) (*table.Table, error) {

@@ -123,7 +123,7 @@ func (w *Warehouse) fs(ctx context.Context) (iceio.IO, error) { return w.files.W
 // bound is the library's catalog of one table. Its errors are the contract's, and never
 // the one for which the library would try again.
 type bound struct {
-	w  *Warehouse
+	w  warehouse
 	id catalog.Identifier
 }
 
