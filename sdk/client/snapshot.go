@@ -85,6 +85,15 @@ type snapshotTicket struct {
 
 // snapshotBucket reads one bucket; done says that the caller had enough.
 func (c *Client) snapshotBucket(ctx context.Context, v *tableView, t snapshotTicket, r SnapshotRequest, left *int64, yield func(SnapshotBatch, error) bool) (done bool, err error) {
+	return c.readOnce(ctx, v, &t.cursor, r.Limit, left, yield, func(_ int, each func(SnapshotBatch) error) error {
+		return c.getSnapshot(ctx, v, t.bucket.Bucket, t.ticket(*left), each)
+	})
+}
+
+// readOnce reads rows that are as of one moment: get is called again only while nothing of
+// them has come. done says that the caller had enough, or that limit was reached; left is
+// what is left of it.
+func (c *Client) readOnce(ctx context.Context, v *tableView, at *cursor, limit int64, left *int64, yield func(SnapshotBatch, error) bool, get func(turn int, each func(SnapshotBatch) error) error) (done bool, err error) {
 	began := false
 	err = c.retry(ctx, func(turn int) error {
 		if turn > 0 {
@@ -92,13 +101,13 @@ func (c *Client) snapshotBucket(ctx context.Context, v *tableView, t snapshotTic
 				return err
 			}
 		}
-		err := c.getSnapshot(ctx, v, t.bucket.Bucket, t.ticket(*left), func(b SnapshotBatch) error {
-			b.Bucket, b.Partition = t.bucket.Bucket, t.partition
-			if r.Limit > 0 {
+		err := get(turn, func(b SnapshotBatch) error {
+			b.Bucket, b.Partition = at.bucket.Bucket, at.partition
+			if limit > 0 {
 				*left -= b.Record.NumRows()
 			}
 			began = true
-			if !yield(b, nil) || r.Limit > 0 && *left <= 0 {
+			if !yield(b, nil) || limit > 0 && *left <= 0 {
 				return errStop
 			}
 			return nil

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 
@@ -116,45 +115,20 @@ func (c *Client) unionTickets(ctx context.Context, r UnionRequest) (*tableView, 
 
 // unionBucket reads one endpoint; done says that the caller had enough.
 func (c *Client) unionBucket(ctx context.Context, v *tableView, t *unionTicket, r UnionRequest, left *int64, yield func(SnapshotBatch, error) bool) (done bool, err error) {
-	began := false
-	err = c.retry(ctx, func(turn int) error {
-		if turn > 0 {
-			if err := v.refresh(ctx); err != nil {
-				return err
-			}
-		}
+	return c.readOnce(ctx, v, &t.cursor, r.Limit, left, yield, func(turn int, each func(SnapshotBatch) error) error {
 		if t.ticket.Union != nil {
 			t.ticket.Union.Limit = *left
 		} else {
 			t.ticket.Lake.Limit = *left
 		}
-		err := c.getUnion(ctx, v, t, turn, func(rec arrow.RecordBatch, metadata []byte) error {
+		return c.getUnion(ctx, v, t, turn, func(rec arrow.RecordBatch, metadata []byte) error {
 			var m api.SnapshotMetadata
 			if err := decode("read", metadata, &m); err != nil {
 				return err
 			}
-			if r.Limit > 0 {
-				*left -= rec.NumRows()
-			}
-			began = true
-			b := SnapshotBatch{Bucket: t.bucket.Bucket, Partition: t.partition, LogOffset: m.LogOffset, SchemaID: m.SchemaID, Record: rec}
-			if !yield(b, nil) || r.Limit > 0 && *left <= 0 {
-				return errStop
-			}
-			return nil
+			return each(SnapshotBatch{LogOffset: m.LogOffset, SchemaID: m.SchemaID, Record: rec})
 		})
-		if began && retriable(err) {
-			return brokenOff{err}
-		}
-		return err
 	})
-	if errors.Is(err, errStop) {
-		return true, nil
-	}
-	if b := (brokenOff{}); errors.As(err, &b) {
-		err = fmt.Errorf("the stream broke within a bucket, read again: %w", b.err)
-	}
-	return false, err
 }
 
 // getUnion runs one DoGet: at the bucket's leader, or of the lake alone at any node.
