@@ -17,7 +17,7 @@ import (
 
 func tableCommand(a *app) *cobra.Command {
 	return group("table", "Create, list, describe, alter, count and drop tables",
-		a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets(), a.tableCount(), a.tableTier())
+		a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets(), a.tableCount(), a.tableTier(), a.tableLakeSnapshot())
 }
 
 // tableFlags is what `table create` takes besides a descriptor file.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -17,9 +18,9 @@ func (a *app) tableTier() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "tier DB.TABLE", Short: "Write a table's new rows to the lake now", Args: oneTable, ValidArgsFunction: a.completeTable,
 		Long: `Asks for a round of tiering, of a table with the option lake=true, before its time
-(option lake_freshness). With --wait it ends when the lake has all rows that were in stream
-objects by then: those that were written before the last upload (wal_upload_interval).
-The state of all tables: mink cluster stats.`,
+(option lake_freshness): of the rows that are in stream objects (wal_upload_interval). With
+--wait the rest is uploaded first, and it ends when the lake has every row that was
+acknowledged before. The state of all tables: mink cluster stats.`,
 		Example: "  mink table tier db.events --wait",
 		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			ask.Table = args[0]
@@ -42,6 +43,51 @@ The state of all tables: mink cluster stats.`,
 	}
 	cmd.Flags().BoolVar(&ask.Wait, "wait", false, "wait until it is done")
 	return cmd
+}
+
+func (a *app) tableLakeSnapshot() *cobra.Command {
+	return &cobra.Command{
+		Use: "lake-snapshot DB.TABLE", Short: "Say how far a table is in the lake", Args: oneTable, ValidArgsFunction: a.completeTable,
+		Long: `Prints the lake snapshot of the last round of tiering that was recorded: its id, round
+and time, the newest metadata file of the Iceberg table, and for each bucket the offset
+up to which it is in the lake and how many offsets it is behind its log.`,
+		Example: "  mink table lake-snapshot db.events --json | jq -r .metadata_location",
+		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			l, err := c.LakeSnapshot(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(l)
+			}
+			a.printLakeSnapshot(l)
+			return nil
+		}),
+	}
+}
+
+func (a *app) printLakeSnapshot(l api.LakeSnapshot) {
+	if l.Snapshot == "" {
+		fmt.Fprintf(a.out, "table %s has no round in the lake yet\n", l.Table)
+	} else {
+		fmt.Fprintf(a.out, "table %s: lake snapshot %s, round %s (number %d), %s\n", l.Table, l.Snapshot, l.Round, l.Rounds, timeOf(l.CommittedMs))
+	}
+	if l.MetadataLocation != "" {
+		fmt.Fprintf(a.out, "metadata: %s\n", l.MetadataLocation)
+	}
+	switch {
+	case l.CatalogError != "":
+		fmt.Fprintf(a.out, "catalog: %s\n", l.CatalogError)
+	case l.Expired:
+		fmt.Fprintf(a.out, "catalog: it does not have this snapshot any more, its current one is %s: another engine expired it or rolled the table back\n", or(l.CatalogSnapshot, "-"))
+	case l.Snapshot != l.CatalogSnapshot:
+		fmt.Fprintf(a.out, "catalog: its current snapshot is %s, of another engine or of a round that is being recorded\n", or(l.CatalogSnapshot, "-"))
+	}
+	var rows [][]string
+	for _, b := range l.Buckets {
+		rows = append(rows, []string{b.Bucket.String(), strings.Join(b.Values, "/"), b.End.String(), b.HighWatermark.String(), fmt.Sprint(b.LagOffsets), b.Error})
+	}
+	a.printTable([]string{"bucket", "partition", "in the lake up to", "high watermark", "behind", "error"}, rows)
 }
 
 func or(text, none string) string {

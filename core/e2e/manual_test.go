@@ -59,7 +59,7 @@ var manual = []page{
 	{file: "README.md", heading: "## Use it", prints: []string{"one\ntwo\nthree\n", `"value":"one"`, `"__offset":2`, "boots", "2026-01-31", `{"item":"boots","n":2}`, `"__change":"-U"`, "hat", "scarf"}},
 	{file: "docs/quickstart.md", prints: []string{"retention.ms", "red, hat", `{"id":2,"item":"red, hat"}`, `{"item":"boots","n":2,"price":"79.90"}`, "gloves", "clean: ", "# HELP mink_node_ready", "meta.db"}},
 	{file: "docs/concepts.md"},
-	{file: "docs/tables.md", node: true, prints: []string{"auto_partition.time_unit", `{"country":"de","n":1}`}},
+	{file: "docs/tables.md", node: true, prints: []string{"auto_partition.time_unit", `{"country":"de","n":1}`, "table web.orders: lake snapshot "}},
 	{file: "docs/kafka.md", node: true, elsewhere: []string{"java", "python"}, prints: []string{"0 0 k1 v1 trace=abc", "clicks [0] offset 2", "0 0 hello", `{"id":1,"price":"12.30",`}},
 	{file: "docs/flight.md", node: true, prints: []string{"milk", "first_offset"}},
 	{file: "docs/configuration.md"},

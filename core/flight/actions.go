@@ -90,6 +90,8 @@ func (s *service) actionTable() []action {
 		holder(answersMany(api.ActionRebalance, "Rebalance -> many RebalanceStep: even out the buckets over the nodes; each move when it has ended, the report last", s.rebalance)),
 		holder(entry(api.ActionRemoveNode, "RemoveNode -> RemovedNode: forget a node that has ended", s.removeNode)),
 		holder(entry(api.ActionTierTable, "TierTable -> TierReport: a round of tiering of a table, now", s.tierTable)),
+		entry(api.ActionUploadBuckets, "UploadBuckets -> Offsets: the leaders make stream objects of what is acknowledged, now", s.uploadBuckets),
+		entry(api.ActionLakeSnapshot, "Named -> LakeSnapshot: how far a table is in the lake", s.lakeSnapshot),
 		entry(api.ActionReleaseBucket, "ReleaseBucket -> {}: the bucket's leader moves it to another live node", s.releaseBucket),
 	}
 }

@@ -59,9 +59,11 @@ type Backend interface {
 	// RemoveNode forgets a node that has ended, on the node that coordinates.
 	RemoveNode(ctx context.Context, r api.RemoveNode) (api.RemovedNode, error)
 	ReleaseBucket(ctx context.Context, bucket mink.BucketRef, to mink.NodeID) error
-	// TierTable makes a round of tiering now, on the node that coordinates, and with wait
-	// waits for it.
-	TierTable(ctx context.Context, table mink.TableID, sink string, wait bool) (api.TierReport, error)
+	// Upload makes stream objects of all that is acknowledged on this node.
+	Upload(ctx context.Context) error
+	// TierTable makes a round of tiering now, on the node that coordinates. It waits until
+	// the sink has the buckets up to these offsets; nil: it does not wait.
+	TierTable(ctx context.Context, table mink.TableID, sink string, upTo map[mink.BucketRef]mink.Offset) (api.TierReport, error)
 	Ready() (ok bool, reason string)
 	Uptime() time.Duration
 	Stats() api.Stats

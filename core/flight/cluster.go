@@ -1,7 +1,6 @@
 package flight
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -53,6 +52,10 @@ func (s *service) listOffsets(ctx context.Context, b api.ListOffsets) (any, erro
 		return nil, err
 	}
 	offsets, errs := s.offsets(ctx, t, refs, b.At, at)
+	return offsetsAnswer(refs, of, offsets, errs), ctx.Err()
+}
+
+func offsetsAnswer(refs []mink.BucketRef, of []*cluster.Partition, offsets []mink.Offset, errs []error) api.Offsets {
 	out := api.Offsets{Offsets: make([]api.BucketOffset, len(refs))}
 	for i, ref := range refs {
 		o := api.BucketOffset{Bucket: ref, Values: of[i].Values}
@@ -63,11 +66,19 @@ func (s *service) listOffsets(ctx context.Context, b api.ListOffsets) (any, erro
 		}
 		out.Offsets[i] = o
 	}
-	return out, ctx.Err()
+	return out
 }
 
 // offsets finds a position in each of a table's buckets.
 func (s *service) offsets(ctx context.Context, t *cluster.Table, refs []mink.BucketRef, text string, at api.Position) ([]mink.Offset, []error) {
+	return s.positions(ctx, refs, at, func(led []mink.BucketRef) (string, any) {
+		return api.ActionListOffsets, api.ListOffsets{Table: t.Descriptor.Name(), At: text, Buckets: led}
+	})
+}
+
+// positions finds a position in each bucket: here, and at other nodes by the action that ask
+// makes for the buckets that one of them leads.
+func (s *service) positions(ctx context.Context, refs []mink.BucketRef, at api.Position, ask func(led []mink.BucketRef) (action string, body any)) ([]mink.Offset, []error) {
 	out := make([]mink.Offset, len(refs))
 	errs := s.atLeaders(ctx, refs, func(i int) error {
 		log, err := s.backend.Log(refs[i])
@@ -76,14 +87,15 @@ func (s *service) offsets(ctx context.Context, t *cluster.Table, refs []mink.Buc
 		}
 		return err
 	}, func(ctx context.Context, n cluster.Node, led []int) ([]error, error) {
-		ask := api.ListOffsets{Table: t.Descriptor.Name(), At: text}
+		var buckets []mink.BucketRef
 		place := map[mink.BucketRef]int{}
 		for k, i := range led {
-			ask.Buckets = append(ask.Buckets, refs[i])
+			buckets = append(buckets, refs[i])
 			place[refs[i]] = k
 		}
 		var answer api.Offsets
-		if err := s.peers.Action(ctx, n, api.ActionListOffsets, ask, &answer); err != nil {
+		action, body := ask(buckets)
+		if err := s.peers.Action(ctx, n, action, body, &answer); err != nil {
 			return nil, err
 		}
 		errs := make([]error, len(led))
@@ -199,14 +211,6 @@ func (s *service) rebalance(ctx context.Context, b api.Rebalance, send func(any)
 
 func (s *service) removeNode(ctx context.Context, b api.RemoveNode) (any, error) {
 	return s.backend.RemoveNode(ctx, b)
-}
-
-func (s *service) tierTable(ctx context.Context, b api.TierTable) (any, error) {
-	t, err := tableNamed(s.backend.View(), b.Table)
-	if err != nil {
-		return nil, err
-	}
-	return s.backend.TierTable(ctx, t.ID, cmp.Or(b.Sink, cluster.LakeSink), b.Wait)
 }
 
 func (s *service) releaseBucket(ctx context.Context, b api.ReleaseBucket) (any, error) {

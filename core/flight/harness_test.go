@@ -147,7 +147,7 @@ func (b *backend) RemoveNode(ctx context.Context, r api.RemoveNode) (api.Removed
 	return b.coordinator.RemoveNode(ctx, r)
 }
 
-func (b *backend) TierTable(context.Context, mink.TableID, string, bool) (api.TierReport, error) {
+func (b *backend) TierTable(context.Context, mink.TableID, string, map[mink.BucketRef]mink.Offset) (api.TierReport, error) {
 	return api.TierReport{}, mink.ErrUnsupported
 }
 

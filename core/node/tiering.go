@@ -22,6 +22,17 @@ func (n *Node) CommitTieredRound(ctx context.Context, r cluster.TieredRound) err
 	return err
 }
 
+// Upload makes stream objects of all that is acknowledged on this node, and commits them: what
+// readers of committed rows, tiering among them, can see. Errors: mink.ErrUnavailable while
+// the node is not registered; the engine's.
+func (n *Node) Upload(ctx context.Context) error {
+	engine := n.Engine()
+	if engine == nil {
+		return fmt.Errorf("this node is not registered at the moment: %w", mink.ErrUnavailable)
+	}
+	return engine.UploadNow(ctx)
+}
+
 // ForgetDroppedSink says that nothing is left of a dropped table at a sink. Saying it
 // again is allowed. Errors: mink.ErrConflict when the lease is not held here any more.
 func (n *Node) ForgetDroppedSink(ctx context.Context, table mink.TableID, sink string, lease mink.LeaseEpoch) error {

@@ -130,6 +130,8 @@ func (b flightBackend) RemoveNode(ctx context.Context, r api.RemoveNode) (api.Re
 	return b.parts.coordinator.RemoveNode(ctx, r)
 }
 
+func (b flightBackend) Upload(ctx context.Context) error { return b.node().Upload(ctx) }
+
 func (b flightBackend) ReleaseBucket(ctx context.Context, ref mink.BucketRef, to mink.NodeID) error {
 	return b.node().ReleaseBucket(ctx, ref, to)
 }

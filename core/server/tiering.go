@@ -115,14 +115,19 @@ func (s tieringSource) ReadKVSnapshot(ctx context.Context, v tiering.View, b min
 }
 
 // TierTable implements flight.Backend.
-func (b flightBackend) TierTable(ctx context.Context, table mink.TableID, name string, wait bool) (api.TierReport, error) {
+func (b flightBackend) TierTable(ctx context.Context, table mink.TableID, name string, upTo map[mink.BucketRef]mink.Offset) (api.TierReport, error) {
 	p := b.parts
 	r := api.TierReport{Sink: name}
 	if t, ok := p.node.View().Table(table); ok {
 		r.Table = t.Descriptor.Name()
 	}
+	// What was uploaded elsewhere, this node's view shows a moment later.
+	err := p.waitView(ctx, func(view *cluster.State) bool { return committedUpTo(view, upTo) })
+	if err != nil {
+		return r, err
+	}
 	done, err := p.tiering.Ask(tiering.Target{Table: table, Sink: name})
-	if err != nil || !wait {
+	if err != nil || upTo == nil {
 		return r, err
 	}
 	select {
@@ -137,11 +142,48 @@ func (b flightBackend) TierTable(ctx context.Context, table mink.TableID, name s
 	case <-ctx.Done():
 		return r, ctx.Err()
 	}
+	if err := p.waitView(ctx, func(view *cluster.State) bool { return tieredUpTo(view, name, upTo) }); err != nil {
+		return r, err
+	}
 	r.Tiered = true
 	if t, ok := p.node.View().Tiering(table, name); ok {
 		r.Round, r.Snapshot = t.Round, t.Snapshot
 	}
 	return r, nil
+}
+
+// waitView waits for a view of which ok holds.
+func (p *parts) waitView(ctx context.Context, ok func(*cluster.State) bool) error {
+	for {
+		view := p.node.View()
+		if ok(view) {
+			return nil
+		}
+		if err := p.node.WaitApplied(ctx, view.Index()+1); err != nil {
+			return err
+		}
+	}
+}
+
+// committedUpTo reports that all of these logs is in stream objects; those of buckets that
+// are gone are not waited for.
+func committedUpTo(view *cluster.State, upTo map[mink.BucketRef]mink.Offset) bool {
+	for b, end := range upTo {
+		id, known := view.StreamOf(b)
+		if st, there := view.Stream(id); known && there && st.End < end {
+			return false
+		}
+	}
+	return true
+}
+
+func tieredUpTo(view *cluster.State, name string, upTo map[mink.BucketRef]mink.Offset) bool {
+	for b, want := range upTo {
+		if _, end, there := view.TieredEnd(name, b); there && end < want {
+			return false
+		}
+	}
+	return true
 }
 
 func (p *parts) tieringStats() []api.TieringStats {

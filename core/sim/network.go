@@ -169,7 +169,7 @@ func (b backend) AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossRepo
 }
 
 // TierTable implements flight.Backend: processes of the simulation have no sinks.
-func (backend) TierTable(context.Context, mink.TableID, string, bool) (api.TierReport, error) {
+func (backend) TierTable(context.Context, mink.TableID, string, map[mink.BucketRef]mink.Offset) (api.TierReport, error) {
 	return api.TierReport{}, mink.ErrUnsupported
 }
 

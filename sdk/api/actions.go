@@ -38,6 +38,8 @@ const (
 	ActionAskNodes        = "ask_nodes"        // AskNodes -> NodeAnswers: what every live node says of itself
 	ActionRemoveNode      = "remove_node"      // RemoveNode -> RemovedNode
 	ActionTierTable       = "tier_table"       // TierTable -> TierReport
+	ActionUploadBuckets   = "upload_buckets"   // UploadBuckets -> Offsets
+	ActionLakeSnapshot    = "lake_snapshot"    // Named -> LakeSnapshot
 )
 
 // Named is the body of actions on one named thing.
@@ -282,7 +284,7 @@ type TieringStats struct {
 type TierTable struct {
 	Table string `json:"table"`          // "database.table"
 	Sink  string `json:"sink,omitempty"` // "": lake
-	Wait  bool   `json:"wait,omitempty"` // until all that was uploaded at the time is at the sink
+	Wait  bool   `json:"wait,omitempty"` // until all that was acknowledged at the time is at the sink
 }
 
 // TierReport is what came of it.
@@ -293,6 +295,46 @@ type TierReport struct {
 	Round    string `json:"round,omitempty"`    // the last one recorded, once tiered
 	Snapshot string `json:"snapshot,omitempty"` // the sink's name of its state with it
 	Error    string `json:"error,omitempty"`    // why it failed; it is tried again by itself
+}
+
+// UploadBuckets lets the leaders of a table's buckets make stream objects, now, of all that is
+// acknowledged: tiering reads no other. The offsets of the answer are where each log ended.
+type UploadBuckets struct {
+	Table string `json:"table"` // "database.table"
+	// Buckets restricts to these buckets of the table; absent: all.
+	Buckets []mink.BucketRef `json:"buckets,omitempty"`
+}
+
+// LakeSnapshot is how far a table is in the lake: the last round that the metadata have
+// recorded, beside what the lake's catalog and the logs say at the time of the call.
+type LakeSnapshot struct {
+	Table       string       `json:"table"`
+	TableID     mink.TableID `json:"table_id"`
+	Snapshot    string       `json:"snapshot,omitempty"` // Iceberg's id; absent: no round was recorded yet
+	Round       string       `json:"round,omitempty"`
+	Rounds      int64        `json:"rounds"`                 // recorded so far
+	CommittedMs int64        `json:"committed_ms,omitempty"` // when the round was recorded
+	LagOffsets  int64        `json:"lag_offsets"`            // of all buckets
+	Buckets     []LakeBucket `json:"buckets"`
+
+	Location         string `json:"location,omitempty"`          // of the Iceberg table
+	MetadataLocation string `json:"metadata_location,omitempty"` // its newest metadata file
+	// CatalogSnapshot is the table's current snapshot in the catalog: another one than
+	// Snapshot after a commit of another engine, or of a round that is being recorded.
+	CatalogSnapshot string `json:"catalog_snapshot,omitempty"`
+	Expired         bool   `json:"expired,omitempty"`       // the catalog does not have Snapshot any more
+	CatalogError    string `json:"catalog_error,omitempty"` // why it did not say
+}
+
+// LakeBucket is how far a bucket is in the lake. Offsets of the log from End on are not in it.
+type LakeBucket struct {
+	Bucket        mink.BucketRef `json:"bucket"`
+	Values        []string       `json:"partition,omitempty"` // partition values
+	End           mink.Offset    `json:"end"`
+	HighWatermark mink.Offset    `json:"high_watermark"`  // with an error: the end that the metadata know, which may be less
+	LagOffsets    int64          `json:"lag_offsets"`     // that the lake lacks and the log has
+	Error         string         `json:"error,omitempty"` // the bucket's leader did not say where the log ends
+	Code          string         `json:"code,omitempty"`  // reason of the error, a Reason constant
 }
 
 // PluginStats describe one plugin that the node runs. Counters cover all its

@@ -211,7 +211,7 @@ func (c *Client) RemoveNode(ctx context.Context, id mink.NodeID, ifExists bool) 
 }
 
 // TierTable asks for a round of tiering now. With wait it returns when the sink has all that
-// was uploaded at the time; TierReport.Error says why it has not.
+// was acknowledged before the call; TierReport.Error says why it has not.
 func (c *Client) TierTable(ctx context.Context, ask api.TierTable) (api.TierReport, error) {
 	var out api.TierReport
 	err := c.retry(ctx, func(turn int) error {
@@ -221,6 +221,14 @@ func (c *Client) TierTable(ctx context.Context, ask api.TierTable) (api.TierRepo
 		}
 		return decodeAnswer(api.ActionTierTable, answer, &out)
 	})
+	return out, err
+}
+
+// LakeSnapshot answers how far a table is in the lake. mink.ErrNotExist: there is no such
+// table, or it is not tiered to the lake.
+func (c *Client) LakeSnapshot(ctx context.Context, table string) (api.LakeSnapshot, error) {
+	var out api.LakeSnapshot
+	err := c.do(ctx, api.ActionLakeSnapshot, api.Named{Name: table}, &out)
 	return out, err
 }
 

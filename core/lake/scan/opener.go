@@ -81,6 +81,31 @@ func (o *Opener) Plan(ctx context.Context, l Layout, recorded string) (snapshot 
 	return strconv.FormatInt(current.SnapshotID, 10), c.Ends, nil
 }
 
+// Found is a lake table as its catalog has it.
+type Found struct {
+	Location  string   // of the table
+	Metadata  string   // location of its newest metadata file
+	Current   string   // id of the current snapshot, "": none
+	Snapshots []string // ids of all that the metadata name
+}
+
+// Look answers what the catalog has of a table now. A table that is not in the lake, or is
+// another one under its name, wraps mink.ErrNotExist.
+func (o *Opener) Look(ctx context.Context, l Layout) (Found, error) {
+	t, err := o.loaded(ctx, l)
+	if err != nil {
+		return Found{}, err
+	}
+	f := Found{Location: t.Location(), Metadata: t.MetadataLocation()}
+	if s := t.CurrentSnapshot(); s != nil {
+		f.Current = strconv.FormatInt(s.SnapshotID, 10)
+	}
+	for _, s := range t.Metadata().Snapshots() {
+		f.Snapshots = append(f.Snapshots, strconv.FormatInt(s.SnapshotID, 10))
+	}
+	return f, nil
+}
+
 // Open pins a snapshot, by Iceberg's id in decimal.
 func (o *Opener) Open(ctx context.Context, l Layout, snapshot string) (*Snapshot, error) {
 	id, err := parseID(snapshot)
