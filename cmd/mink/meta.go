@@ -198,5 +198,8 @@ func (a *app) restoreMeta(ctx context.Context, cfg server.Config, path string, o
 		fmt.Fprintln(a.out, "offsets that were given out later: what the write-ahead logs hold of them comes back, the rest is skipped")
 		a.printTable([]string{"table", "bucket", "from", "to"}, rows)
 	}
+	for _, s := range r.Stopped {
+		fmt.Fprintf(a.out, "table %s is not tiered to %s any further: %s\n", s.Table, s.Sink, s.Reason)
+	}
 	return nil
 }

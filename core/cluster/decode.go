@@ -123,7 +123,7 @@ func (d *decoder) header(h *clusterpb.Header) error {
 	}
 	d.records = h.GetRecords()
 	d.t.s.header = header{
-		index: h.GetIndex(), timeMs: h.GetTimeMs(), featureLevel: h.GetFeatureLevel(), incarnation: h.GetIncarnation(), timeLine: h.GetTimeLine(),
+		index: h.GetIndex(), timeMs: h.GetTimeMs(), featureLevel: h.GetFeatureLevel(), incarnation: h.GetIncarnation(), timeLine: h.GetTimeLine(), sinkFence: h.GetSinkFence(),
 		lease:        Lease{Node: mink.NodeID(h.GetLeaseNode()), NodeEpoch: mink.NodeEpoch(h.GetLeaseNodeEpoch()), Epoch: mink.LeaseEpoch(h.GetLease())},
 		nextDatabase: h.GetNextDatabase(), nextTable: mink.TableID(h.GetNextTable()), nextPartition: mink.PartitionID(h.GetNextPartition()),
 		nextStream: mink.StreamID(h.GetNextStream()), nextWriter: mink.WriterID(h.GetNextWriter()),

@@ -150,6 +150,14 @@ func (m *sim) lost() *clusterpb.Batch {
 			c.Wals = append(c.Wals, l)
 		}
 	}
+	if m.chance(70) { // of an earlier time line, and of one of much later
+		c.SinkFence = int64(m.s.SinkFence(m.s.lease.Epoch+1)) << m.r.IntN(3)
+	}
+	for t := range m.s.EveryTiering() {
+		if m.chance(30) {
+			c.Stopped = append(c.Stopped, &clusterpb.StoppedSink{Table: int64(t.Table), Sink: t.Sink, Reason: "test"})
+		}
+	}
 	return &clusterpb.Batch{Commands: []*clusterpb.Command{{Kind: &clusterpb.Command_SetIncarnation{SetIncarnation: c}}}}
 }
 
@@ -313,6 +321,12 @@ func (m *sim) respected(after *State, b *clusterpb.Batch, results []*clusterpb.R
 			if !w.Sealed {
 				return fmt.Errorf("wal %s outlived its time line", w.ID)
 			}
+		}
+		if f := after.SinkFence(1); int64(f) <= k.SinkFence {
+			return fmt.Errorf("sinks have fence %d and get %d", k.SinkFence, f)
+		}
+		for _, l := range k.Stopped {
+			m.tiers.stopped[mink.TableID(l.Table)] = true
 		}
 		for _, e := range k.Ends {
 			m.given[mink.StreamID(e.Stream)] = max(m.given[mink.StreamID(e.Stream)], mink.Offset(e.End))
@@ -479,6 +493,7 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"group fence": {noGroupFence: true}, "group moves": {noMoveCheck: true},
 		"KV fence": {noKVFence: true}, "KV reuse": {noKVReuse: true}, "KV prune": {pruneNamed: true}, "KV end": {noKVEnd: true}, "KV trim bound": {noKVBound: true},
 		"ends of a lost time line": {noLostEnds: true}, "removal of a living node": {removeEarly: true},
+		"sinks' fences of a lost time line": {fenceBack: true}, "stopped sinks": {keepStopped: true},
 		"lease of rounds": {noRoundLease: true}, "base of rounds": {noBaseRound: true}, "round once": {roundTwice: true}, "ends back": {endsBack: true}, "ends ahead": {endsAhead: true},
 		"trim bound of sinks": {noTierBound: true}, "read grace": {noReadGrace: true}, "ends of dropped partitions": {keepTiered: true},
 		"early drop of partitions": {dropEarly: true}, "gaps": {noGaps: true},

@@ -95,7 +95,7 @@ func (e *encoder) header(s *State) {
 		records += len(b.Snapshots)
 	}
 	e.put(&clusterpb.Record{Kind: &clusterpb.Record_Header{Header: &clusterpb.Header{
-		Version: SnapshotVersion, Index: s.index, TimeMs: s.timeMs, FeatureLevel: s.featureLevel, Incarnation: s.incarnation, TimeLine: s.timeLine,
+		Version: SnapshotVersion, Index: s.index, TimeMs: s.timeMs, FeatureLevel: s.featureLevel, Incarnation: s.incarnation, TimeLine: s.timeLine, SinkFence: s.sinkFence,
 		LeaseNode: int32(s.lease.Node), LeaseNodeEpoch: int64(s.lease.NodeEpoch), Lease: int64(s.lease.Epoch),
 		NextDatabase: s.nextDatabase, NextTable: int64(s.nextTable), NextPartition: int64(s.nextPartition),
 		NextStream: int64(s.nextStream), NextWriter: int64(s.nextWriter), NextStart: s.nextStart,

@@ -144,6 +144,7 @@ type header struct {
 	featureLevel uint32
 	incarnation  uint64
 	timeLine     uint64
+	sinkFence    int64 // fences of rounds are above it
 	lease        Lease
 
 	nextDatabase        int64
@@ -222,6 +223,8 @@ type faults struct {
 	noKVBound    bool // a primary-key bucket is trimmed like a log table's
 	removeEarly  bool // a node that is alive is removed
 	noLostEnds   bool // offsets that a lost time line gave out are given out again
+	fenceBack    bool // sinks' fences of a lost time line are given out again
+	keepStopped  bool // a sink that has what the table cannot follow takes rounds
 	noRoundLease bool // anybody records a round
 	noBaseRound  bool // a round is recorded whatever it follows
 	roundTwice   bool // a round that is recorded is recorded again

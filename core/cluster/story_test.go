@@ -286,7 +286,15 @@ func (st *story) command(epoch mink.NodeEpoch, words []string) *clusterpb.Comman
 
 func (st *story) lostCommand(args []string) *clusterpb.Command {
 	c := &clusterpb.SetIncarnation{Incarnation: uint64(st.num(args[0])), Lost: true}
+	c.SinkFence = max(0, st.arg(args, "fence"))
 	for _, a := range args[1:] {
+		if strings.HasPrefix(a, "fence=") {
+			continue
+		}
+		if table, ok := strings.CutPrefix(a, "stop="); ok {
+			c.Stopped = append(c.Stopped, &clusterpb.StoppedSink{Table: st.num(table), Sink: LakeSink, Reason: "test"})
+			continue
+		}
 		if stream, end, ok := strings.Cut(a, ":"); ok {
 			c.Ends = append(c.Ends, &clusterpb.StreamEnd{Stream: st.num(stream), End: st.num(end)})
 			continue
@@ -529,6 +537,9 @@ func dump(s *State) []string {
 	}
 	if s.timeLine != 0 {
 		add("time line %d next database=%d table=%d partition=%d stream=%d writer=%d producer=%d", s.timeLine, s.nextDatabase, s.nextTable, s.nextPartition, s.nextStream, s.nextWriter, s.nextProducerVersion)
+	}
+	if s.sinkFence != 0 {
+		add("fences of sinks above %d", s.sinkFence)
 	}
 	for n := range s.Nodes() {
 		add("node %d epoch %d sealed=%v", n.ID, n.Epoch, n.Sealed)

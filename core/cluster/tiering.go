@@ -48,6 +48,9 @@ type Tiering struct {
 	Rounds      int64           // how many were recorded
 	EnabledMs   int64           // when the sink was switched on last
 	Generation  int64           // of the option lake_generation: the sink's table began anew with it
+	// Stopped says why no round is recorded: the sink has of lost entries of the metadata
+	// what this state cannot follow. It ends when the sink's table begins anew. "": it is not.
+	Stopped string
 
 	// Snapshots were current within the read grace, oldest first, the current one
 	// last. More than 128 are thinned out: what the sink made after the first of
@@ -317,6 +320,9 @@ func (t *txn) commitTieredRound(c *clusterpb.CommitTieredRound) *clusterpb.Resul
 		return invalid("%s: %d ends, at most %d are allowed", what, len(c.GetEnds()), sink.RangesMax)
 	}
 	again := c.GetRound() == old.Round
+	if old.Stopped != "" && !again {
+		return conflict("%s: %s", what, old.Stopped)
+	}
 	if !again || t.s.faults.roundTwice {
 		if r := t.checkLease(c.GetLease()); r != nil && !t.s.faults.noRoundLease {
 			return r
@@ -584,6 +590,9 @@ func (s *State) Tierings() iter.Seq[*Tiering] {
 		}
 	}
 }
+
+// EveryTiering is Tierings, and those that are switched off, whose ends are remembered.
+func (s *State) EveryTiering() iter.Seq[*Tiering] { return s.tierings.all() }
 
 // Tiering finds what is known of a table at a sink that it is tiered to now.
 func (s *State) Tiering(table mink.TableID, sink string) (*Tiering, bool) {

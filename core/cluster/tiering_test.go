@@ -76,6 +76,8 @@ type tierModel struct {
 	seen   map[mink.TableID][]modelRound
 	bases  map[mink.StreamID]mink.Offset
 	ends   map[mink.StreamID]mink.Offset // the highest ever
+	// stopped with a time line, and not begun anew since
+	stopped map[mink.TableID]bool
 }
 
 type modelRound struct {
@@ -86,7 +88,7 @@ type modelRound struct {
 }
 
 func newTierModel() tierModel {
-	return tierModel{seen: map[mink.TableID][]modelRound{}, bases: map[mink.StreamID]mink.Offset{}, ends: map[mink.StreamID]mink.Offset{}}
+	return tierModel{seen: map[mink.TableID][]modelRound{}, bases: map[mink.StreamID]mink.Offset{}, ends: map[mink.StreamID]mink.Offset{}, stopped: map[mink.TableID]bool{}}
 }
 
 // compare checks who records a round, that ends only rise, that nothing is trimmed
@@ -151,6 +153,9 @@ func (k *tierModel) round(before, after *State, b *clusterpb.Batch, r *clusterpb
 		}
 		return nil
 	}
+	if k.stopped[old.Table] {
+		return fmt.Errorf("round %q of table %d, whose sink is stopped", r.Round, r.Table)
+	}
 	if r.BaseRound != old.Round {
 		return fmt.Errorf("round %q follows %q, recorded was %q", r.Round, r.BaseRound, old.Round)
 	}
@@ -182,6 +187,7 @@ func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
 
 func (k *tierModel) anew(after *State, table mink.TableID) {
 	delete(k.seen, table)
+	delete(k.stopped, table)
 	for st := range after.streamsOfTable(table) {
 		delete(k.bases, st.ID)
 		delete(k.ends, st.ID)
@@ -357,6 +363,9 @@ func dumpTiering(s *State) (out []string) {
 		var list []string
 		for _, l := range t.Snapshots {
 			list = append(list, fmt.Sprintf("%s@%d", l.Snapshot, l.CommittedMs))
+		}
+		if t.Stopped != "" {
+			state = fmt.Sprintf("stopped %q", t.Stopped)
 		}
 		out = append(out, fmt.Sprintf("tiering %d to %s %s round=%q number=%d lease=%d grace=%d snapshots %v", t.Table, t.Sink, state, t.Round, t.Rounds, t.Fence, t.ReadGraceMs, list))
 	}

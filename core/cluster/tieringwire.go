@@ -65,7 +65,7 @@ func (e *encoder) tiering(s *State) {
 		r := &clusterpb.Tiering{
 			Table: int64(t.Table), Sink: t.Sink, Retains: t.Retains, Off: t.Off, Round: t.Round, Snapshot: t.Snapshot, Lease: int64(t.Fence),
 			CommittedMs: t.CommittedMs, ReadGraceMs: t.ReadGraceMs, Rounds: t.Rounds, EnabledMs: t.EnabledMs,
-			Generation: t.Generation,
+			Generation: t.Generation, Stopped: t.Stopped,
 		}
 		for _, l := range t.Snapshots {
 			r.Snapshots = append(r.Snapshots, &clusterpb.LakeSnapshot{Snapshot: l.Snapshot, Number: l.number, CommittedMs: l.CommittedMs, SupersededMs: l.SupersededMs})
@@ -92,7 +92,7 @@ func (e *encoder) tiering(s *State) {
 func (d *decoder) tiering(r *clusterpb.Tiering) error {
 	t := &Tiering{
 		Table: mink.TableID(r.GetTable()), Sink: r.GetSink(), Retains: r.GetRetains(), Off: r.GetOff(), Round: r.GetRound(), Snapshot: r.GetSnapshot(),
-		Fence: mink.LeaseEpoch(r.GetLease()), CommittedMs: r.GetCommittedMs(), ReadGraceMs: r.GetReadGraceMs(), Rounds: r.GetRounds(), EnabledMs: r.GetEnabledMs(), Generation: r.GetGeneration(),
+		Fence: mink.LeaseEpoch(r.GetLease()), CommittedMs: r.GetCommittedMs(), ReadGraceMs: r.GetReadGraceMs(), Rounds: r.GetRounds(), EnabledMs: r.GetEnabledMs(), Generation: r.GetGeneration(), Stopped: r.GetStopped(),
 	}
 	for _, l := range r.GetSnapshots() {
 		t.Snapshots = append(t.Snapshots, LakeSnapshot{Snapshot: l.GetSnapshot(), CommittedMs: l.GetCommittedMs(), SupersededMs: l.GetSupersededMs(), number: l.GetNumber()})

@@ -29,6 +29,22 @@ const (
 // entries: no sweep takes them.
 func (s *State) TimeLine() uint64 { return s.timeLine }
 
+// SinkFence is the fence that sinks get of a holder of a lease. It is higher for a later lease,
+// and after metadata went back higher than what sinks have seen of the lost entries, whose
+// leases had greater numbers.
+//
+//	sinkFence or time line << 20 | lease     a million leases in each time line, which is the index of an entry
+func (s *State) SinkFence(lease mink.LeaseEpoch) mink.LeaseEpoch {
+	return max(mink.LeaseEpoch(s.timeLine<<timeLineShift), mink.LeaseEpoch(s.sinkFence)) + lease
+}
+
+const (
+	timeLineShift = 20
+	fenceSkip     = 1 << timeLineShift // of workers whose rounds were not committed
+	sinkFenceMax  = 1 << 62
+	stoppedMax    = 1000 // bytes of a reason
+)
+
 // beginTimeLine goes on from metadata that may lack their newest entries.
 //
 //	every node epoch            is sealed: its log is recovered by whoever holds the lease
@@ -46,6 +62,9 @@ func (t *txn) beginTimeLine(c *clusterpb.SetIncarnation) *clusterpb.Result {
 			return notExist("begin a time line: wal %s was never registered", walID(l.GetWal()))
 		}
 	}
+	if r := t.checkLostSinks(c); r != nil {
+		return r
+	}
 	before := t.savepoint()
 	for epoch, w := range before.wals.all() {
 		if !w.Sealed {
@@ -57,7 +76,13 @@ func (t *txn) beginTimeLine(c *clusterpb.SetIncarnation) *clusterpb.Result {
 		t.cutWAL(l)
 	}
 	t.respectEnds(c.GetEnds())
+	for _, l := range c.GetStopped() {
+		t.stopSink(l)
+	}
 	h := &t.s.header
+	if c.GetSinkFence() > 0 && !t.s.faults.fenceBack {
+		h.sinkFence = max(h.sinkFence, c.GetSinkFence()+fenceSkip)
+	}
 	h.nextDatabase += idSkip
 	h.nextTable += idSkip
 	h.nextPartition += idSkip
@@ -123,4 +148,28 @@ func (t *txn) respectEnds(ends []*clusterpb.StreamEnd) {
 			last.Gaps = append(slices.Clone(last.Gaps), pending[epoch]...)
 		})
 	}
+}
+
+func (t *txn) checkLostSinks(c *clusterpb.SetIncarnation) *clusterpb.Result {
+	if f := c.GetSinkFence(); f < 0 || f > sinkFenceMax {
+		return invalid("begin a time line: a sink's fence of %d, 0 to %d are allowed", f, int64(sinkFenceMax))
+	}
+	for _, l := range c.GetStopped() {
+		if n := len(l.GetReason()); n == 0 || n > stoppedMax {
+			return invalid("begin a time line: table %d at sink %q stops for a reason of %d bytes, 1 to %d are allowed", l.GetTable(), l.GetSink(), n, stoppedMax)
+		}
+	}
+	return nil
+}
+
+// stopSink ends the rounds of a table at a sink until it begins anew there. One that is
+// not tiered is skipped.
+func (t *txn) stopSink(l *clusterpb.StoppedSink) {
+	old, found := t.s.tierings.get(&Tiering{Table: mink.TableID(l.GetTable()), Sink: l.GetSink()})
+	if !found || t.s.faults.keepStopped {
+		return
+	}
+	next := *old
+	next.Stopped = l.GetReason()
+	t.s.tierings.set(&next)
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/mink-project/mink/core/icebergrest"
 	"github.com/mink-project/mink/core/lake"
 	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/storescan"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/sink"
 )
 
 // catalogLocal is the value of lake_catalog for the catalog in a database of Mink's.
@@ -42,10 +44,21 @@ func lakeRoot(uri string) (string, error) {
 	return "file://" + filepath.ToSlash(abs), nil
 }
 
-// openLake opens the catalog and mounts it at /iceberg. A store whose place cannot be a
-// location of Iceberg's leaves the node without a lake.
+// openLake opens the catalog and mounts it at /iceberg.
 func (p *parts) openLake(ctx context.Context) error {
-	if p.cfg.LakeCatalog == off {
+	if err := p.openWarehouse(ctx); err != nil || p.warehouse == nil {
+		return err
+	}
+	p.iceberg = icebergrest.New(&lake.Guard{Warehouse: p.warehouse, Owned: p.tieredToLake, Pinned: p.pinnedInLake},
+		icebergrest.Config{Token: p.cfg.IcebergToken, Client: lakeClient(p.cfg)}, p.logger)
+	p.ops.Mount("/iceberg", p.iceberg)
+	return nil
+}
+
+// openWarehouse opens the catalog, once. A store whose place cannot be a location of
+// Iceberg's leaves the node without a lake.
+func (p *parts) openWarehouse(ctx context.Context) error {
+	if p.cfg.LakeCatalog == off || p.warehouse != nil {
 		return nil
 	}
 	root, err := lakeRoot(p.cfg.storageURI())
@@ -66,10 +79,40 @@ func (p *parts) openLake(ctx context.Context) error {
 		return errors.Join(err, c.Close())
 	}
 	p.warehouse = w
-	p.iceberg = icebergrest.New(&lake.Guard{Warehouse: w, Owned: p.tieredToLake, Pinned: p.pinnedInLake},
-		icebergrest.Config{Token: p.cfg.IcebergToken, Client: lakeClient(p.cfg)}, p.logger)
-	p.ops.Mount("/iceberg", p.iceberg)
 	return nil
+}
+
+// sinkStates are what sinks have of the tables that were ever tiered. A lake that does not
+// answer is an error: offsets that only it has would be given out again.
+func (p *parts) sinkStates(ctx context.Context, state *cluster.State) ([]storescan.SinkState, error) {
+	var out []storescan.SinkState
+	for t := range state.EveryTiering() {
+		table, ok := state.Table(t.Table)
+		if !ok {
+			continue
+		}
+		if err := p.openWarehouse(ctx); err != nil {
+			return nil, err
+		}
+		s := storescan.SinkState{Table: t.Table, Sink: t.Sink}
+		switch d := table.Descriptor; {
+		case t.Sink != cluster.LakeSink:
+			s.Unknown = "only the lake is asked when metadata are restored"
+		case p.warehouse == nil:
+			s.Unknown = "this node has no lake (lake_catalog)"
+		default:
+			have, _, err := p.warehouse.Standing(ctx, d.Database, d.Table, t.Table)
+			switch {
+			case errors.Is(err, sink.ErrCorrupt):
+				s.Unknown = err.Error()
+			case err != nil:
+				return nil, fmt.Errorf("the lake has rows of table %s, and how many could not be found out; mend that and repeat: %w", d.Name(), err)
+			}
+			s.Fence, s.Schema, s.Ends = have.Fence, have.Schema, have.Ends
+		}
+		out = append(out, s)
+	}
+	return out, nil
 }
 
 // tieredToLake says whether Mink writes a table to the lake. Before the node has a view

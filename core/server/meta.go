@@ -45,9 +45,17 @@ func (p *parts) headDeps(found func(storescan.Lost)) storehead.Deps {
 			if err != nil {
 				return nil, err
 			}
+			sinks, err := p.sinkStates(ctx, state)
+			if err != nil {
+				return nil, err
+			}
+			lost.RespectSinks(state, sinks)
 			if found != nil {
 				found(lost)
 			} else {
+				for _, s := range lost.Stopped {
+					p.logger.Warn("a table is not tiered any further", "table", s.Table, "sink", s.Sink, "reason", s.Reason)
+				}
 				p.logger.Warn("the object store holds what the metadata lack; mink fsck lists it", "objects", lost.Objects, "bytes", lost.Bytes, "buckets", len(lost.Ends), "logs", len(lost.WALs))
 			}
 			return lost.Command(incarnation), nil
@@ -97,6 +105,15 @@ type RestoreReport struct {
 	CutLogs        int   `json:"cut_logs"` // write-ahead logs that lack records
 	// Given are buckets in which offsets were given out that the metadata do not know.
 	Given []GivenOffsets `json:"given,omitempty"`
+	// Stopped are tables that are not tiered any further.
+	Stopped []StoppedTable `json:"stopped,omitempty"`
+}
+
+// StoppedTable is a table whose sink has what the metadata cannot follow.
+type StoppedTable struct {
+	Table  string `json:"table"`
+	Sink   string `json:"sink"`
+	Reason string `json:"reason"` // with the command to go on with
 }
 
 // GivenOffsets says that offsets [Known, End) of a bucket were given out after the
@@ -138,6 +155,9 @@ func RestoreMeta(ctx context.Context, cfg Config, r io.Reader, o RestoreOptions,
 	replaces, err := p.checkRestoreDatabase(ctx, o)
 	if err != nil {
 		return RestoreReport{}, fmt.Errorf("metadata database %s: %w", where, err)
+	}
+	if _, err := p.sinkStates(ctx, state); err != nil { // before anything is changed
+		return RestoreReport{}, err
 	}
 	held := (*metalog.LeaseHeldError)(nil)
 	switch err := metalog.Restore(ctx, p.log, info, state, replaces); {
@@ -215,6 +235,13 @@ func reportOf(info metalog.ExportInfo, view *cluster.State, lost storescan.Lost)
 			g.Table = t.Descriptor.Name()
 		}
 		r.Given = append(r.Given, g)
+	}
+	for _, s := range lost.Stopped {
+		stopped := StoppedTable{Sink: s.Sink, Reason: s.Reason}
+		if t, ok := view.Table(s.Table); ok {
+			stopped.Table = t.Descriptor.Name()
+		}
+		r.Stopped = append(r.Stopped, stopped)
 	}
 	return r
 }

@@ -23,6 +23,10 @@ type Lost struct {
 	Ends []StreamEnd
 	// WALs are the logs that wait for recovery and lack slots; by node epoch.
 	WALs []LostWAL
+	// Fence is the highest that a sink has of a round, Stopped are the tables at sinks that
+	// cannot go on: see RespectSinks.
+	Fence   mink.LeaseEpoch
+	Stopped []StoppedSink
 }
 
 // StreamEnd says that offsets [Known, End) of a stream were given out, and that the
@@ -44,7 +48,7 @@ type LostWAL struct {
 // Command makes the metadata go on under another incarnation, without giving out
 // again what was given out.
 func (l Lost) Command(incarnation uint64) *clusterpb.SetIncarnation {
-	c := &clusterpb.SetIncarnation{Incarnation: incarnation, Lost: true}
+	c := &clusterpb.SetIncarnation{Incarnation: incarnation, Lost: true, SinkFence: int64(l.Fence)}
 	for _, e := range l.Ends {
 		c.Ends = append(c.Ends, &clusterpb.StreamEnd{Stream: int64(e.Stream), End: int64(e.End)})
 	}
@@ -52,6 +56,9 @@ func (l Lost) Command(incarnation uint64) *clusterpb.SetIncarnation {
 		c.Wals = append(c.Wals, &clusterpb.LostWAL{
 			Wal: &clusterpb.WALID{Node: int32(w.WAL.Node), Epoch: int64(w.WAL.Epoch), Nonce: w.WAL.Nonce}, Trim: w.Trim, Missing: w.Missing,
 		})
+	}
+	for _, s := range l.Stopped {
+		c.Stopped = append(c.Stopped, &clusterpb.StoppedSink{Table: int64(s.Table), Sink: s.Sink, Reason: s.Reason})
 	}
 	return c
 }

@@ -106,8 +106,8 @@ type View interface {
 	Job(t Target) (Job, bool)
 	// Spec is the table as a sink needs to know it, with its newest schema.
 	Spec(t Target) (sink.TableSpec, error)
-	// TimeLine is where metadata that lack their newest entries were accepted; 0: never.
-	TimeLine() uint64
+	// SinkFence is the fence that sinks get of the holder of a lease.
+	SinkFence(lease mink.LeaseEpoch) mink.LeaseEpoch
 	// Dropped are the targets whose sink still holds a dropped table.
 	Dropped() iter.Seq[Dropped]
 }
@@ -124,6 +124,8 @@ type Job struct {
 	Schema    mink.SchemaID
 	Keyed     bool // it has a primary key
 	Freshness time.Duration
+	// Stopped says why nothing is to be written, for people; "": it is.
+	Stopped string
 	// The last recorded round; zero before the first.
 	Round     sink.RoundID
 	Snapshot  string

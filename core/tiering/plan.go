@@ -21,6 +21,9 @@ var (
 	// ErrSinkAhead: the sink has rows that the table's log has not, or not yet in the
 	// newest view of this node.
 	ErrSinkAhead = errors.New("the sink has rows that the log has not")
+	// ErrStopped: metadata that lack their newest entries were accepted, and the sink has of
+	// those what the table cannot follow.
+	ErrStopped = errors.New("nothing is written to the sink's table until it begins anew")
 	// ErrRowsMissing: rows that are not at the sink are gone from the log, and nobody trimmed
 	// them by hand.
 	ErrRowsMissing = errors.New("rows were trimmed from the log before they were tiered")
@@ -60,7 +63,7 @@ func (j Job) reconcile(c sink.Committed, f faults) (starts map[mink.BucketRef]mi
 				"bring the target's table back to snapshot %q or a later one: %w", j.Name, b.Ref, b.Tiered, j.Round, c.Round, end, j.Snapshot, ErrSinkBehind)
 		case end > b.End:
 			return nil, false, fmt.Errorf("table %s: bucket %s ends at offset %d at the sink (round %s) and at %d in the log: "+
-				"a newer view of the metadata shows them, unless the metadata were restored from a backup: %w", j.Name, b.Ref, end, c.Round, b.End, ErrSinkAhead)
+				"a newer view of the metadata shows them: %w", j.Name, b.Ref, end, c.Round, b.End, ErrSinkAhead)
 		case end > b.Tiered && c.Round == j.Round:
 			return nil, false, fmt.Errorf("table %s: round %s ends bucket %s at offset %d at the sink and at %d in the metadata: %w",
 				j.Name, c.Round, b.Ref, end, b.Tiered, mink.ErrCorrupt)

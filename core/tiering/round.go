@@ -75,14 +75,8 @@ func (a *attempt) step(name string) {
 	a.progress.at, a.progress.step = time.Now(), name
 }
 
-// fence is higher for a later lease, and after a restore of older metadata, whose lease epochs
-// begin below those that sinks have seen.
-func (a *attempt) fence() mink.LeaseEpoch {
-	return mink.LeaseEpoch(a.view.TimeLine()<<timeLineShift) + a.lease
-}
-
-// timeLineShift leaves room for a million leases in each time line, which is the index of an entry.
-const timeLineShift = 20
+// fence is what the sink tells two workers apart by.
+func (a *attempt) fence() mink.LeaseEpoch { return a.view.SinkFence(a.lease) }
 
 // holds checks that the lease of the attempt is this node's still.
 func (a *attempt) holds(ctx context.Context) error {
@@ -135,6 +129,9 @@ func (a *attempt) look() error {
 		if d.Target.Sink == a.target.Sink && d.Spec.FullName() == job.Name && d.Target.Table != a.target.Table && !a.t.removed(d.Target) {
 			return fmt.Errorf("table %s: a dropped table of this name (id %d) is still at the sink: %w", job.Name, d.Target.Table, mink.ErrUnavailable)
 		}
+	}
+	if job.Stopped != "" {
+		return fmt.Errorf("table %s: %s: %w", job.Name, job.Stopped, ErrStopped)
 	}
 	a.job = job
 	return nil

@@ -85,7 +85,7 @@ func (v *stateView) Job(t Target) (Job, bool) {
 	d := table.Descriptor
 	j := Job{
 		Name: d.Name(), Schema: d.Schema.ID, Keyed: len(d.PrimaryKey) > 0, Freshness: freshness(d),
-		Round: sink.RoundID(tiering.Round), Snapshot: tiering.Snapshot,
+		Round: sink.RoundID(tiering.Round), Snapshot: tiering.Snapshot, Stopped: tiering.Stopped,
 	}
 	if tiering.CommittedMs > 0 {
 		j.Committed = time.UnixMilli(tiering.CommittedMs)

@@ -259,9 +259,9 @@ type wView struct {
 	dropped []Dropped
 }
 
-func (v *wView) TimeLine() uint64           { return 0 }
-func (v *wView) Targets() iter.Seq[Target]  { return maps.Keys(v.jobs) }
-func (v *wView) Dropped() iter.Seq[Dropped] { return slices.Values(v.dropped) }
+func (v *wView) SinkFence(lease mink.LeaseEpoch) mink.LeaseEpoch { return lease }
+func (v *wView) Targets() iter.Seq[Target]                       { return maps.Keys(v.jobs) }
+func (v *wView) Dropped() iter.Seq[Dropped]                      { return slices.Values(v.dropped) }
 
 func (v *wView) Job(t Target) (Job, bool) {
 	j, ok := v.jobs[t]

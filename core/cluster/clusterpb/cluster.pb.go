@@ -3439,9 +3439,13 @@ type SetIncarnation struct {
 	// The metadata may lack their newest entries: a database that was restored, or
 	// that went back. Every node epoch is sealed, ids skip ahead, and what the
 	// object store shows of the lost entries is respected.
-	Lost          bool         `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
-	Ends          []*StreamEnd `protobuf:"bytes,3,rep,name=ends,proto3" json:"ends,omitempty"`
-	Wals          []*LostWAL   `protobuf:"bytes,4,rep,name=wals,proto3" json:"wals,omitempty"`
+	Lost bool         `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	Ends []*StreamEnd `protobuf:"bytes,3,rep,name=ends,proto3" json:"ends,omitempty"`
+	Wals []*LostWAL   `protobuf:"bytes,4,rep,name=wals,proto3" json:"wals,omitempty"`
+	// Tables whose sinks have what these metadata cannot follow: nothing is written
+	// there until the sink's table begins anew.
+	Stopped       []*StoppedSink `protobuf:"bytes,5,rep,name=stopped,proto3" json:"stopped,omitempty"`
+	SinkFence     int64          `protobuf:"varint,6,opt,name=sink_fence,json=sinkFence,proto3" json:"sink_fence,omitempty"` // the highest that a sink has of a round
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3504,6 +3508,80 @@ func (x *SetIncarnation) GetWals() []*LostWAL {
 	return nil
 }
 
+func (x *SetIncarnation) GetStopped() []*StoppedSink {
+	if x != nil {
+		return x.Stopped
+	}
+	return nil
+}
+
+func (x *SetIncarnation) GetSinkFence() int64 {
+	if x != nil {
+		return x.SinkFence
+	}
+	return 0
+}
+
+type StoppedSink struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Sink          string                 `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // for people, at most 1000 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoppedSink) Reset() {
+	*x = StoppedSink{}
+	mi := &file_cluster_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoppedSink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoppedSink) ProtoMessage() {}
+
+func (x *StoppedSink) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoppedSink.ProtoReflect.Descriptor instead.
+func (*StoppedSink) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *StoppedSink) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *StoppedSink) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *StoppedSink) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Offsets of the stream below end were given out.
 type StreamEnd struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3515,7 +3593,7 @@ type StreamEnd struct {
 
 func (x *StreamEnd) Reset() {
 	*x = StreamEnd{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +3605,7 @@ func (x *StreamEnd) String() string {
 func (*StreamEnd) ProtoMessage() {}
 
 func (x *StreamEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3618,7 @@ func (x *StreamEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnd.ProtoReflect.Descriptor instead.
 func (*StreamEnd) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StreamEnd) GetStream() int64 {
@@ -3569,7 +3647,7 @@ type LostWAL struct {
 
 func (x *LostWAL) Reset() {
 	*x = LostWAL{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3659,7 @@ func (x *LostWAL) String() string {
 func (*LostWAL) ProtoMessage() {}
 
 func (x *LostWAL) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3672,7 @@ func (x *LostWAL) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostWAL.ProtoReflect.Descriptor instead.
 func (*LostWAL) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LostWAL) GetWal() *WALID {
@@ -3635,7 +3713,7 @@ type CommitKVSnapshot struct {
 
 func (x *CommitKVSnapshot) Reset() {
 	*x = CommitKVSnapshot{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3647,7 +3725,7 @@ func (x *CommitKVSnapshot) String() string {
 func (*CommitKVSnapshot) ProtoMessage() {}
 
 func (x *CommitKVSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3660,7 +3738,7 @@ func (x *CommitKVSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitKVSnapshot.ProtoReflect.Descriptor instead.
 func (*CommitKVSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CommitKVSnapshot) GetStream() int64 {
@@ -3718,7 +3796,7 @@ type KVFile struct {
 
 func (x *KVFile) Reset() {
 	*x = KVFile{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +3808,7 @@ func (x *KVFile) String() string {
 func (*KVFile) ProtoMessage() {}
 
 func (x *KVFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +3821,7 @@ func (x *KVFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVFile.ProtoReflect.Descriptor instead.
 func (*KVFile) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *KVFile) GetLeaderEpoch() int32 {
@@ -3791,7 +3869,7 @@ type ForgetKVFiles struct {
 
 func (x *ForgetKVFiles) Reset() {
 	*x = ForgetKVFiles{}
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3803,7 +3881,7 @@ func (x *ForgetKVFiles) String() string {
 func (*ForgetKVFiles) ProtoMessage() {}
 
 func (x *ForgetKVFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3816,7 +3894,7 @@ func (x *ForgetKVFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetKVFiles.ProtoReflect.Descriptor instead.
 func (*ForgetKVFiles) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{47}
+	return file_cluster_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ForgetKVFiles) GetFiles() []*KVFileRef {
@@ -3837,7 +3915,7 @@ type KVFileRef struct {
 
 func (x *KVFileRef) Reset() {
 	*x = KVFileRef{}
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3849,7 +3927,7 @@ func (x *KVFileRef) String() string {
 func (*KVFileRef) ProtoMessage() {}
 
 func (x *KVFileRef) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3862,7 +3940,7 @@ func (x *KVFileRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVFileRef.ProtoReflect.Descriptor instead.
 func (*KVFileRef) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{48}
+	return file_cluster_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *KVFileRef) GetBucket() *BucketRef {
@@ -3900,7 +3978,7 @@ type LeaseAutoIncrement struct {
 
 func (x *LeaseAutoIncrement) Reset() {
 	*x = LeaseAutoIncrement{}
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3912,7 +3990,7 @@ func (x *LeaseAutoIncrement) String() string {
 func (*LeaseAutoIncrement) ProtoMessage() {}
 
 func (x *LeaseAutoIncrement) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[49]
+	mi := &file_cluster_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3925,7 +4003,7 @@ func (x *LeaseAutoIncrement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseAutoIncrement.ProtoReflect.Descriptor instead.
 func (*LeaseAutoIncrement) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{49}
+	return file_cluster_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *LeaseAutoIncrement) GetStream() int64 {
@@ -3967,7 +4045,7 @@ type CommitTieredRound struct {
 
 func (x *CommitTieredRound) Reset() {
 	*x = CommitTieredRound{}
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4057,7 @@ func (x *CommitTieredRound) String() string {
 func (*CommitTieredRound) ProtoMessage() {}
 
 func (x *CommitTieredRound) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[50]
+	mi := &file_cluster_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4070,7 @@ func (x *CommitTieredRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitTieredRound.ProtoReflect.Descriptor instead.
 func (*CommitTieredRound) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{50}
+	return file_cluster_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CommitTieredRound) GetTable() int64 {
@@ -4062,7 +4140,7 @@ type TieredEnd struct {
 
 func (x *TieredEnd) Reset() {
 	*x = TieredEnd{}
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4074,7 +4152,7 @@ func (x *TieredEnd) String() string {
 func (*TieredEnd) ProtoMessage() {}
 
 func (x *TieredEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[51]
+	mi := &file_cluster_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4087,7 +4165,7 @@ func (x *TieredEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TieredEnd.ProtoReflect.Descriptor instead.
 func (*TieredEnd) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{51}
+	return file_cluster_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *TieredEnd) GetPartition() int64 {
@@ -4123,7 +4201,7 @@ type ForgetDroppedSink struct {
 
 func (x *ForgetDroppedSink) Reset() {
 	*x = ForgetDroppedSink{}
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4213,7 @@ func (x *ForgetDroppedSink) String() string {
 func (*ForgetDroppedSink) ProtoMessage() {}
 
 func (x *ForgetDroppedSink) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[52]
+	mi := &file_cluster_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4226,7 @@ func (x *ForgetDroppedSink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDroppedSink.ProtoReflect.Descriptor instead.
 func (*ForgetDroppedSink) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{52}
+	return file_cluster_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ForgetDroppedSink) GetTable() int64 {
@@ -4183,7 +4261,7 @@ type FinishBuckets struct {
 
 func (x *FinishBuckets) Reset() {
 	*x = FinishBuckets{}
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4195,7 +4273,7 @@ func (x *FinishBuckets) String() string {
 func (*FinishBuckets) ProtoMessage() {}
 
 func (x *FinishBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[53]
+	mi := &file_cluster_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4208,7 +4286,7 @@ func (x *FinishBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishBuckets.ProtoReflect.Descriptor instead.
 func (*FinishBuckets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{53}
+	return file_cluster_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *FinishBuckets) GetBuckets() []*FinishedBucket {
@@ -4229,7 +4307,7 @@ type FinishedBucket struct {
 
 func (x *FinishedBucket) Reset() {
 	*x = FinishedBucket{}
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4241,7 +4319,7 @@ func (x *FinishedBucket) String() string {
 func (*FinishedBucket) ProtoMessage() {}
 
 func (x *FinishedBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[54]
+	mi := &file_cluster_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4254,7 +4332,7 @@ func (x *FinishedBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishedBucket.ProtoReflect.Descriptor instead.
 func (*FinishedBucket) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{54}
+	return file_cluster_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *FinishedBucket) GetStream() int64 {
@@ -4312,7 +4390,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4324,7 +4402,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[55]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4337,7 +4415,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{55}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -4683,15 +4761,16 @@ type Header struct {
 	NextStart           int32                  `protobuf:"varint,13,opt,name=next_start,json=nextStart,proto3" json:"next_start,omitempty"` // rotating first node of a new table's buckets
 	NextDatabase        int64                  `protobuf:"varint,14,opt,name=next_database,json=nextDatabase,proto3" json:"next_database,omitempty"`
 	NextProducerVersion int64                  `protobuf:"varint,15,opt,name=next_producer_version,json=nextProducerVersion,proto3" json:"next_producer_version,omitempty"`
-	Records             uint64                 `protobuf:"varint,16,opt,name=records,proto3" json:"records,omitempty"`                   // that follow the header: a cut snapshot is noticed
-	TimeLine            uint64                 `protobuf:"varint,17,opt,name=time_line,json=timeLine,proto3" json:"time_line,omitempty"` // index of the last SetIncarnation with lost
+	Records             uint64                 `protobuf:"varint,16,opt,name=records,proto3" json:"records,omitempty"`                      // that follow the header: a cut snapshot is noticed
+	TimeLine            uint64                 `protobuf:"varint,17,opt,name=time_line,json=timeLine,proto3" json:"time_line,omitempty"`    // index of the last SetIncarnation with lost
+	SinkFence           int64                  `protobuf:"varint,18,opt,name=sink_fence,json=sinkFence,proto3" json:"sink_fence,omitempty"` // fences of rounds are higher; 0: no time line knew of a sink
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4703,7 +4782,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[56]
+	mi := &file_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4716,7 +4795,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{56}
+	return file_cluster_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -4838,6 +4917,13 @@ func (x *Header) GetTimeLine() uint64 {
 	return 0
 }
 
+func (x *Header) GetSinkFence() int64 {
+	if x != nil {
+		return x.SinkFence
+	}
+	return 0
+}
+
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -4858,7 +4944,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4870,7 +4956,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[57]
+	mi := &file_cluster_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4883,7 +4969,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{57}
+	return file_cluster_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Node) GetNode() int32 {
@@ -4987,7 +5073,7 @@ type WALState struct {
 
 func (x *WALState) Reset() {
 	*x = WALState{}
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4999,7 +5085,7 @@ func (x *WALState) String() string {
 func (*WALState) ProtoMessage() {}
 
 func (x *WALState) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[58]
+	mi := &file_cluster_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5012,7 +5098,7 @@ func (x *WALState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WALState.ProtoReflect.Descriptor instead.
 func (*WALState) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{58}
+	return file_cluster_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *WALState) GetId() *WALID {
@@ -5088,7 +5174,7 @@ type LostSlot struct {
 
 func (x *LostSlot) Reset() {
 	*x = LostSlot{}
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5100,7 +5186,7 @@ func (x *LostSlot) String() string {
 func (*LostSlot) ProtoMessage() {}
 
 func (x *LostSlot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[59]
+	mi := &file_cluster_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5113,7 +5199,7 @@ func (x *LostSlot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSlot.ProtoReflect.Descriptor instead.
 func (*LostSlot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{59}
+	return file_cluster_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LostSlot) GetSlot() uint64 {
@@ -5141,7 +5227,7 @@ type Database struct {
 
 func (x *Database) Reset() {
 	*x = Database{}
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5153,7 +5239,7 @@ func (x *Database) String() string {
 func (*Database) ProtoMessage() {}
 
 func (x *Database) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[60]
+	mi := &file_cluster_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5166,7 +5252,7 @@ func (x *Database) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Database.ProtoReflect.Descriptor instead.
 func (*Database) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{60}
+	return file_cluster_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Database) GetName() string {
@@ -5204,7 +5290,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5216,7 +5302,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[61]
+	mi := &file_cluster_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5229,7 +5315,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{61}
+	return file_cluster_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Table) GetId() int64 {
@@ -5289,7 +5375,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5301,7 +5387,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[62]
+	mi := &file_cluster_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5314,7 +5400,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{62}
+	return file_cluster_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Partition) GetId() int64 {
@@ -5390,7 +5476,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5402,7 +5488,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[63]
+	mi := &file_cluster_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5415,7 +5501,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{63}
+	return file_cluster_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Stream) GetId() int64 {
@@ -5541,7 +5627,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5553,7 +5639,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[64]
+	mi := &file_cluster_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5566,7 +5652,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{64}
+	return file_cluster_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Range) GetObject() *ObjectID {
@@ -5601,7 +5687,7 @@ type DestroyedObject struct {
 
 func (x *DestroyedObject) Reset() {
 	*x = DestroyedObject{}
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5613,7 +5699,7 @@ func (x *DestroyedObject) String() string {
 func (*DestroyedObject) ProtoMessage() {}
 
 func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[65]
+	mi := &file_cluster_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5626,7 +5712,7 @@ func (x *DestroyedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedObject.ProtoReflect.Descriptor instead.
 func (*DestroyedObject) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{65}
+	return file_cluster_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *DestroyedObject) GetObject() *Object {
@@ -5663,7 +5749,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5675,7 +5761,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[66]
+	mi := &file_cluster_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5688,7 +5774,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{66}
+	return file_cluster_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Producer) GetName() string {
@@ -5739,7 +5825,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_cluster_proto_msgTypes[67]
+	mi := &file_cluster_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5751,7 +5837,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[67]
+	mi := &file_cluster_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5764,7 +5850,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{67}
+	return file_cluster_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Group) GetName() string {
@@ -5813,7 +5899,7 @@ type GroupOffsets struct {
 
 func (x *GroupOffsets) Reset() {
 	*x = GroupOffsets{}
-	mi := &file_cluster_proto_msgTypes[68]
+	mi := &file_cluster_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5825,7 +5911,7 @@ func (x *GroupOffsets) String() string {
 func (*GroupOffsets) ProtoMessage() {}
 
 func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[68]
+	mi := &file_cluster_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5838,7 +5924,7 @@ func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
 func (*GroupOffsets) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{68}
+	return file_cluster_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GroupOffsets) GetGroup() string {
@@ -5867,7 +5953,7 @@ type KVBucket struct {
 
 func (x *KVBucket) Reset() {
 	*x = KVBucket{}
-	mi := &file_cluster_proto_msgTypes[69]
+	mi := &file_cluster_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5879,7 +5965,7 @@ func (x *KVBucket) String() string {
 func (*KVBucket) ProtoMessage() {}
 
 func (x *KVBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[69]
+	mi := &file_cluster_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5892,7 +5978,7 @@ func (x *KVBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVBucket.ProtoReflect.Descriptor instead.
 func (*KVBucket) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{69}
+	return file_cluster_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *KVBucket) GetStream() int64 {
@@ -5938,7 +6024,7 @@ type KVSnapshot struct {
 
 func (x *KVSnapshot) Reset() {
 	*x = KVSnapshot{}
-	mi := &file_cluster_proto_msgTypes[70]
+	mi := &file_cluster_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5950,7 +6036,7 @@ func (x *KVSnapshot) String() string {
 func (*KVSnapshot) ProtoMessage() {}
 
 func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[70]
+	mi := &file_cluster_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5963,7 +6049,7 @@ func (x *KVSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVSnapshot.ProtoReflect.Descriptor instead.
 func (*KVSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{70}
+	return file_cluster_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *KVSnapshot) GetStream() int64 {
@@ -6027,7 +6113,7 @@ type DestroyedKVFile struct {
 
 func (x *DestroyedKVFile) Reset() {
 	*x = DestroyedKVFile{}
-	mi := &file_cluster_proto_msgTypes[71]
+	mi := &file_cluster_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6039,7 +6125,7 @@ func (x *DestroyedKVFile) String() string {
 func (*DestroyedKVFile) ProtoMessage() {}
 
 func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[71]
+	mi := &file_cluster_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6052,7 +6138,7 @@ func (x *DestroyedKVFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyedKVFile.ProtoReflect.Descriptor instead.
 func (*DestroyedKVFile) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{71}
+	return file_cluster_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *DestroyedKVFile) GetBucket() *BucketRef {
@@ -6093,7 +6179,7 @@ type AutoIncrement struct {
 
 func (x *AutoIncrement) Reset() {
 	*x = AutoIncrement{}
-	mi := &file_cluster_proto_msgTypes[72]
+	mi := &file_cluster_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6105,7 +6191,7 @@ func (x *AutoIncrement) String() string {
 func (*AutoIncrement) ProtoMessage() {}
 
 func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[72]
+	mi := &file_cluster_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6118,7 +6204,7 @@ func (x *AutoIncrement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AutoIncrement.ProtoReflect.Descriptor instead.
 func (*AutoIncrement) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{72}
+	return file_cluster_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *AutoIncrement) GetTable() int64 {
@@ -6150,13 +6236,14 @@ type Tiering struct {
 	EnabledMs     int64                  `protobuf:"varint,11,opt,name=enabled_ms,json=enabledMs,proto3" json:"enabled_ms,omitempty"`
 	Snapshots     []*LakeSnapshot        `protobuf:"bytes,12,rep,name=snapshots,proto3" json:"snapshots,omitempty"`    // oldest first
 	Generation    int64                  `protobuf:"varint,13,opt,name=generation,proto3" json:"generation,omitempty"` // of the option lake_generation
+	Stopped       string                 `protobuf:"bytes,14,opt,name=stopped,proto3" json:"stopped,omitempty"`        // why no round is recorded until it begins anew; "": it is not stopped
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tiering) Reset() {
 	*x = Tiering{}
-	mi := &file_cluster_proto_msgTypes[73]
+	mi := &file_cluster_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6168,7 +6255,7 @@ func (x *Tiering) String() string {
 func (*Tiering) ProtoMessage() {}
 
 func (x *Tiering) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[73]
+	mi := &file_cluster_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6181,7 +6268,7 @@ func (x *Tiering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tiering.ProtoReflect.Descriptor instead.
 func (*Tiering) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{73}
+	return file_cluster_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Tiering) GetTable() int64 {
@@ -6275,6 +6362,13 @@ func (x *Tiering) GetGeneration() int64 {
 	return 0
 }
 
+func (x *Tiering) GetStopped() string {
+	if x != nil {
+		return x.Stopped
+	}
+	return ""
+}
+
 type LakeSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
@@ -6287,7 +6381,7 @@ type LakeSnapshot struct {
 
 func (x *LakeSnapshot) Reset() {
 	*x = LakeSnapshot{}
-	mi := &file_cluster_proto_msgTypes[74]
+	mi := &file_cluster_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6299,7 +6393,7 @@ func (x *LakeSnapshot) String() string {
 func (*LakeSnapshot) ProtoMessage() {}
 
 func (x *LakeSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[74]
+	mi := &file_cluster_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6312,7 +6406,7 @@ func (x *LakeSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LakeSnapshot.ProtoReflect.Descriptor instead.
 func (*LakeSnapshot) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{74}
+	return file_cluster_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *LakeSnapshot) GetSnapshot() string {
@@ -6359,7 +6453,7 @@ type TieredBucket struct {
 
 func (x *TieredBucket) Reset() {
 	*x = TieredBucket{}
-	mi := &file_cluster_proto_msgTypes[75]
+	mi := &file_cluster_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6371,7 +6465,7 @@ func (x *TieredBucket) String() string {
 func (*TieredBucket) ProtoMessage() {}
 
 func (x *TieredBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[75]
+	mi := &file_cluster_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6384,7 +6478,7 @@ func (x *TieredBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TieredBucket.ProtoReflect.Descriptor instead.
 func (*TieredBucket) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{75}
+	return file_cluster_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *TieredBucket) GetStream() int64 {
@@ -6456,7 +6550,7 @@ type DroppedSink struct {
 
 func (x *DroppedSink) Reset() {
 	*x = DroppedSink{}
-	mi := &file_cluster_proto_msgTypes[76]
+	mi := &file_cluster_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6468,7 +6562,7 @@ func (x *DroppedSink) String() string {
 func (*DroppedSink) ProtoMessage() {}
 
 func (x *DroppedSink) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[76]
+	mi := &file_cluster_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6481,7 +6575,7 @@ func (x *DroppedSink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedSink.ProtoReflect.Descriptor instead.
 func (*DroppedSink) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{76}
+	return file_cluster_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DroppedSink) GetTable() int64 {
@@ -6530,7 +6624,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[77]
+	mi := &file_cluster_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6542,7 +6636,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[77]
+	mi := &file_cluster_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6555,7 +6649,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{77}
+	return file_cluster_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -6834,12 +6928,19 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06bucket\x18\x03 \x01(\x05R\x06bucket\"=\n" +
 	"\fExpireGroups\x12\x1b\n" +
 	"\tbefore_ms\x18\x01 \x01(\x03R\bbeforeMs\x12\x10\n" +
-	"\x03max\x18\x02 \x01(\x05R\x03max\"\xa4\x01\n" +
+	"\x03max\x18\x02 \x01(\x05R\x03max\"\xfb\x01\n" +
 	"\x0eSetIncarnation\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\x12.\n" +
 	"\x04ends\x18\x03 \x03(\v2\x1a.mink.cluster.v1.StreamEndR\x04ends\x12,\n" +
-	"\x04wals\x18\x04 \x03(\v2\x18.mink.cluster.v1.LostWALR\x04wals\"5\n" +
+	"\x04wals\x18\x04 \x03(\v2\x18.mink.cluster.v1.LostWALR\x04wals\x126\n" +
+	"\astopped\x18\x05 \x03(\v2\x1c.mink.cluster.v1.StoppedSinkR\astopped\x12\x1d\n" +
+	"\n" +
+	"sink_fence\x18\x06 \x01(\x03R\tsinkFence\"O\n" +
+	"\vStoppedSink\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"5\n" +
 	"\tStreamEnd\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x03R\x03end\"a\n" +
@@ -6918,7 +7019,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\atiering\x18\x13 \x01(\v2\x18.mink.cluster.v1.TieringH\x00R\atiering\x12D\n" +
 	"\rtiered_bucket\x18\x14 \x01(\v2\x1d.mink.cluster.v1.TieredBucketH\x00R\ftieredBucket\x12A\n" +
 	"\fdropped_sink\x18\x15 \x01(\v2\x1c.mink.cluster.v1.DroppedSinkH\x00R\vdroppedSinkB\x06\n" +
-	"\x04kind\"\xae\x04\n" +
+	"\x04kind\"\xcd\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x17\n" +
@@ -6942,7 +7043,9 @@ const file_cluster_proto_rawDesc = "" +
 	"\rnext_database\x18\x0e \x01(\x03R\fnextDatabase\x122\n" +
 	"\x15next_producer_version\x18\x0f \x01(\x03R\x13nextProducerVersion\x12\x18\n" +
 	"\arecords\x18\x10 \x01(\x04R\arecords\x12\x1b\n" +
-	"\ttime_line\x18\x11 \x01(\x04R\btimeLine\"\xec\x02\n" +
+	"\ttime_line\x18\x11 \x01(\x04R\btimeLine\x12\x1d\n" +
+	"\n" +
+	"sink_fence\x18\x12 \x01(\x03R\tsinkFence\"\xec\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
@@ -7066,7 +7169,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05index\x18\x04 \x01(\x04R\x05index\"9\n" +
 	"\rAutoIncrement\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x03R\x04next\"\x82\x03\n" +
+	"\x04next\x18\x02 \x01(\x03R\x04next\"\x9c\x03\n" +
 	"\aTiering\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
 	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x18\n" +
@@ -7084,7 +7187,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\tsnapshots\x18\f \x03(\v2\x1d.mink.cluster.v1.LakeSnapshotR\tsnapshots\x12\x1e\n" +
 	"\n" +
 	"generation\x18\r \x01(\x03R\n" +
-	"generation\"\x8a\x01\n" +
+	"generation\x12\x18\n" +
+	"\astopped\x18\x0e \x01(\tR\astopped\"\x8a\x01\n" +
 	"\fLakeSnapshot\x12\x1a\n" +
 	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12!\n" +
@@ -7137,7 +7241,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -7183,41 +7287,42 @@ var file_cluster_proto_goTypes = []any{
 	(*BucketRef)(nil),             // 41: mink.cluster.v1.BucketRef
 	(*ExpireGroups)(nil),          // 42: mink.cluster.v1.ExpireGroups
 	(*SetIncarnation)(nil),        // 43: mink.cluster.v1.SetIncarnation
-	(*StreamEnd)(nil),             // 44: mink.cluster.v1.StreamEnd
-	(*LostWAL)(nil),               // 45: mink.cluster.v1.LostWAL
-	(*CommitKVSnapshot)(nil),      // 46: mink.cluster.v1.CommitKVSnapshot
-	(*KVFile)(nil),                // 47: mink.cluster.v1.KVFile
-	(*ForgetKVFiles)(nil),         // 48: mink.cluster.v1.ForgetKVFiles
-	(*KVFileRef)(nil),             // 49: mink.cluster.v1.KVFileRef
-	(*LeaseAutoIncrement)(nil),    // 50: mink.cluster.v1.LeaseAutoIncrement
-	(*CommitTieredRound)(nil),     // 51: mink.cluster.v1.CommitTieredRound
-	(*TieredEnd)(nil),             // 52: mink.cluster.v1.TieredEnd
-	(*ForgetDroppedSink)(nil),     // 53: mink.cluster.v1.ForgetDroppedSink
-	(*FinishBuckets)(nil),         // 54: mink.cluster.v1.FinishBuckets
-	(*FinishedBucket)(nil),        // 55: mink.cluster.v1.FinishedBucket
-	(*Record)(nil),                // 56: mink.cluster.v1.Record
-	(*Header)(nil),                // 57: mink.cluster.v1.Header
-	(*Node)(nil),                  // 58: mink.cluster.v1.Node
-	(*WALState)(nil),              // 59: mink.cluster.v1.WALState
-	(*LostSlot)(nil),              // 60: mink.cluster.v1.LostSlot
-	(*Database)(nil),              // 61: mink.cluster.v1.Database
-	(*Table)(nil),                 // 62: mink.cluster.v1.Table
-	(*Partition)(nil),             // 63: mink.cluster.v1.Partition
-	(*Stream)(nil),                // 64: mink.cluster.v1.Stream
-	(*Range)(nil),                 // 65: mink.cluster.v1.Range
-	(*DestroyedObject)(nil),       // 66: mink.cluster.v1.DestroyedObject
-	(*Producer)(nil),              // 67: mink.cluster.v1.Producer
-	(*Group)(nil),                 // 68: mink.cluster.v1.Group
-	(*GroupOffsets)(nil),          // 69: mink.cluster.v1.GroupOffsets
-	(*KVBucket)(nil),              // 70: mink.cluster.v1.KVBucket
-	(*KVSnapshot)(nil),            // 71: mink.cluster.v1.KVSnapshot
-	(*DestroyedKVFile)(nil),       // 72: mink.cluster.v1.DestroyedKVFile
-	(*AutoIncrement)(nil),         // 73: mink.cluster.v1.AutoIncrement
-	(*Tiering)(nil),               // 74: mink.cluster.v1.Tiering
-	(*LakeSnapshot)(nil),          // 75: mink.cluster.v1.LakeSnapshot
-	(*TieredBucket)(nil),          // 76: mink.cluster.v1.TieredBucket
-	(*DroppedSink)(nil),           // 77: mink.cluster.v1.DroppedSink
-	(*Dedup)(nil),                 // 78: mink.cluster.v1.Dedup
+	(*StoppedSink)(nil),           // 44: mink.cluster.v1.StoppedSink
+	(*StreamEnd)(nil),             // 45: mink.cluster.v1.StreamEnd
+	(*LostWAL)(nil),               // 46: mink.cluster.v1.LostWAL
+	(*CommitKVSnapshot)(nil),      // 47: mink.cluster.v1.CommitKVSnapshot
+	(*KVFile)(nil),                // 48: mink.cluster.v1.KVFile
+	(*ForgetKVFiles)(nil),         // 49: mink.cluster.v1.ForgetKVFiles
+	(*KVFileRef)(nil),             // 50: mink.cluster.v1.KVFileRef
+	(*LeaseAutoIncrement)(nil),    // 51: mink.cluster.v1.LeaseAutoIncrement
+	(*CommitTieredRound)(nil),     // 52: mink.cluster.v1.CommitTieredRound
+	(*TieredEnd)(nil),             // 53: mink.cluster.v1.TieredEnd
+	(*ForgetDroppedSink)(nil),     // 54: mink.cluster.v1.ForgetDroppedSink
+	(*FinishBuckets)(nil),         // 55: mink.cluster.v1.FinishBuckets
+	(*FinishedBucket)(nil),        // 56: mink.cluster.v1.FinishedBucket
+	(*Record)(nil),                // 57: mink.cluster.v1.Record
+	(*Header)(nil),                // 58: mink.cluster.v1.Header
+	(*Node)(nil),                  // 59: mink.cluster.v1.Node
+	(*WALState)(nil),              // 60: mink.cluster.v1.WALState
+	(*LostSlot)(nil),              // 61: mink.cluster.v1.LostSlot
+	(*Database)(nil),              // 62: mink.cluster.v1.Database
+	(*Table)(nil),                 // 63: mink.cluster.v1.Table
+	(*Partition)(nil),             // 64: mink.cluster.v1.Partition
+	(*Stream)(nil),                // 65: mink.cluster.v1.Stream
+	(*Range)(nil),                 // 66: mink.cluster.v1.Range
+	(*DestroyedObject)(nil),       // 67: mink.cluster.v1.DestroyedObject
+	(*Producer)(nil),              // 68: mink.cluster.v1.Producer
+	(*Group)(nil),                 // 69: mink.cluster.v1.Group
+	(*GroupOffsets)(nil),          // 70: mink.cluster.v1.GroupOffsets
+	(*KVBucket)(nil),              // 71: mink.cluster.v1.KVBucket
+	(*KVSnapshot)(nil),            // 72: mink.cluster.v1.KVSnapshot
+	(*DestroyedKVFile)(nil),       // 73: mink.cluster.v1.DestroyedKVFile
+	(*AutoIncrement)(nil),         // 74: mink.cluster.v1.AutoIncrement
+	(*Tiering)(nil),               // 75: mink.cluster.v1.Tiering
+	(*LakeSnapshot)(nil),          // 76: mink.cluster.v1.LakeSnapshot
+	(*TieredBucket)(nil),          // 77: mink.cluster.v1.TieredBucket
+	(*DroppedSink)(nil),           // 78: mink.cluster.v1.DroppedSink
+	(*Dedup)(nil),                 // 79: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,   // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
@@ -7250,12 +7355,12 @@ var file_cluster_proto_depIdxs = []int32{
 	40,  // 27: mink.cluster.v1.Command.delete_group_offsets:type_name -> mink.cluster.v1.DeleteGroupOffsets
 	42,  // 28: mink.cluster.v1.Command.expire_groups:type_name -> mink.cluster.v1.ExpireGroups
 	43,  // 29: mink.cluster.v1.Command.set_incarnation:type_name -> mink.cluster.v1.SetIncarnation
-	46,  // 30: mink.cluster.v1.Command.commit_kv_snapshot:type_name -> mink.cluster.v1.CommitKVSnapshot
-	48,  // 31: mink.cluster.v1.Command.forget_kv_files:type_name -> mink.cluster.v1.ForgetKVFiles
-	50,  // 32: mink.cluster.v1.Command.lease_auto_increment:type_name -> mink.cluster.v1.LeaseAutoIncrement
-	51,  // 33: mink.cluster.v1.Command.commit_tiered_round:type_name -> mink.cluster.v1.CommitTieredRound
-	53,  // 34: mink.cluster.v1.Command.forget_dropped_sink:type_name -> mink.cluster.v1.ForgetDroppedSink
-	54,  // 35: mink.cluster.v1.Command.finish_buckets:type_name -> mink.cluster.v1.FinishBuckets
+	47,  // 30: mink.cluster.v1.Command.commit_kv_snapshot:type_name -> mink.cluster.v1.CommitKVSnapshot
+	49,  // 31: mink.cluster.v1.Command.forget_kv_files:type_name -> mink.cluster.v1.ForgetKVFiles
+	51,  // 32: mink.cluster.v1.Command.lease_auto_increment:type_name -> mink.cluster.v1.LeaseAutoIncrement
+	52,  // 33: mink.cluster.v1.Command.commit_tiered_round:type_name -> mink.cluster.v1.CommitTieredRound
+	54,  // 34: mink.cluster.v1.Command.forget_dropped_sink:type_name -> mink.cluster.v1.ForgetDroppedSink
+	55,  // 35: mink.cluster.v1.Command.finish_buckets:type_name -> mink.cluster.v1.FinishBuckets
 	0,   // 36: mink.cluster.v1.Result.code:type_name -> mink.cluster.v1.Code
 	3,   // 37: mink.cluster.v1.Result.parts:type_name -> mink.cluster.v1.Result
 	9,   // 38: mink.cluster.v1.Object.id:type_name -> mink.cluster.v1.ObjectID
@@ -7267,7 +7372,7 @@ var file_cluster_proto_depIdxs = []int32{
 	10,  // 44: mink.cluster.v1.ReplaceObjects.objects:type_name -> mink.cluster.v1.Object
 	11,  // 45: mink.cluster.v1.ReplaceObjects.items:type_name -> mink.cluster.v1.Items
 	8,   // 46: mink.cluster.v1.RewriteStream.wal:type_name -> mink.cluster.v1.WALID
-	65,  // 47: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
+	66,  // 47: mink.cluster.v1.RewriteStream.sources:type_name -> mink.cluster.v1.Range
 	10,  // 48: mink.cluster.v1.RewriteStream.objects:type_name -> mink.cluster.v1.Object
 	11,  // 49: mink.cluster.v1.RewriteStream.items:type_name -> mink.cluster.v1.Items
 	8,   // 50: mink.cluster.v1.RecoverWAL.wal:type_name -> mink.cluster.v1.WALID
@@ -7285,56 +7390,57 @@ var file_cluster_proto_depIdxs = []int32{
 	37,  // 62: mink.cluster.v1.CommitGroupOffsets.groups:type_name -> mink.cluster.v1.GroupCommit
 	38,  // 63: mink.cluster.v1.GroupCommit.offsets:type_name -> mink.cluster.v1.GroupOffset
 	41,  // 64: mink.cluster.v1.DeleteGroupOffsets.buckets:type_name -> mink.cluster.v1.BucketRef
-	44,  // 65: mink.cluster.v1.SetIncarnation.ends:type_name -> mink.cluster.v1.StreamEnd
-	45,  // 66: mink.cluster.v1.SetIncarnation.wals:type_name -> mink.cluster.v1.LostWAL
-	8,   // 67: mink.cluster.v1.LostWAL.wal:type_name -> mink.cluster.v1.WALID
-	47,  // 68: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	49,  // 69: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
-	41,  // 70: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
-	52,  // 71: mink.cluster.v1.CommitTieredRound.ends:type_name -> mink.cluster.v1.TieredEnd
-	55,  // 72: mink.cluster.v1.FinishBuckets.buckets:type_name -> mink.cluster.v1.FinishedBucket
-	57,  // 73: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
-	58,  // 74: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
-	59,  // 75: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
-	61,  // 76: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
-	62,  // 77: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
-	63,  // 78: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
-	64,  // 79: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
-	10,  // 80: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
-	66,  // 81: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
-	67,  // 82: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	78,  // 83: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
-	10,  // 84: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
-	68,  // 85: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
-	69,  // 86: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
-	70,  // 87: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
-	71,  // 88: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
-	72,  // 89: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
-	73,  // 90: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
-	74,  // 91: mink.cluster.v1.Record.tiering:type_name -> mink.cluster.v1.Tiering
-	76,  // 92: mink.cluster.v1.Record.tiered_bucket:type_name -> mink.cluster.v1.TieredBucket
-	77,  // 93: mink.cluster.v1.Record.dropped_sink:type_name -> mink.cluster.v1.DroppedSink
-	8,   // 94: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	60,  // 95: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	21,  // 96: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	65,  // 97: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	21,  // 98: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,   // 99: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,   // 100: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10,  // 101: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	34,  // 102: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	38,  // 103: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
-	47,  // 104: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	41,  // 105: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
-	47,  // 106: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
-	75,  // 107: mink.cluster.v1.Tiering.snapshots:type_name -> mink.cluster.v1.LakeSnapshot
-	21,  // 108: mink.cluster.v1.TieredBucket.gaps:type_name -> mink.cluster.v1.Gap
-	3,   // 109: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	110, // [110:110] is the sub-list for method output_type
-	110, // [110:110] is the sub-list for method input_type
-	110, // [110:110] is the sub-list for extension type_name
-	110, // [110:110] is the sub-list for extension extendee
-	0,   // [0:110] is the sub-list for field type_name
+	45,  // 65: mink.cluster.v1.SetIncarnation.ends:type_name -> mink.cluster.v1.StreamEnd
+	46,  // 66: mink.cluster.v1.SetIncarnation.wals:type_name -> mink.cluster.v1.LostWAL
+	44,  // 67: mink.cluster.v1.SetIncarnation.stopped:type_name -> mink.cluster.v1.StoppedSink
+	8,   // 68: mink.cluster.v1.LostWAL.wal:type_name -> mink.cluster.v1.WALID
+	48,  // 69: mink.cluster.v1.CommitKVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	50,  // 70: mink.cluster.v1.ForgetKVFiles.files:type_name -> mink.cluster.v1.KVFileRef
+	41,  // 71: mink.cluster.v1.KVFileRef.bucket:type_name -> mink.cluster.v1.BucketRef
+	53,  // 72: mink.cluster.v1.CommitTieredRound.ends:type_name -> mink.cluster.v1.TieredEnd
+	56,  // 73: mink.cluster.v1.FinishBuckets.buckets:type_name -> mink.cluster.v1.FinishedBucket
+	58,  // 74: mink.cluster.v1.Record.header:type_name -> mink.cluster.v1.Header
+	59,  // 75: mink.cluster.v1.Record.node:type_name -> mink.cluster.v1.Node
+	60,  // 76: mink.cluster.v1.Record.wal:type_name -> mink.cluster.v1.WALState
+	62,  // 77: mink.cluster.v1.Record.database:type_name -> mink.cluster.v1.Database
+	63,  // 78: mink.cluster.v1.Record.table:type_name -> mink.cluster.v1.Table
+	64,  // 79: mink.cluster.v1.Record.partition:type_name -> mink.cluster.v1.Partition
+	65,  // 80: mink.cluster.v1.Record.stream:type_name -> mink.cluster.v1.Stream
+	10,  // 81: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
+	67,  // 82: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
+	68,  // 83: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
+	79,  // 84: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	10,  // 85: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
+	69,  // 86: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
+	70,  // 87: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
+	71,  // 88: mink.cluster.v1.Record.kv_bucket:type_name -> mink.cluster.v1.KVBucket
+	72,  // 89: mink.cluster.v1.Record.kv_snapshot:type_name -> mink.cluster.v1.KVSnapshot
+	73,  // 90: mink.cluster.v1.Record.destroyed_kv_file:type_name -> mink.cluster.v1.DestroyedKVFile
+	74,  // 91: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
+	75,  // 92: mink.cluster.v1.Record.tiering:type_name -> mink.cluster.v1.Tiering
+	77,  // 93: mink.cluster.v1.Record.tiered_bucket:type_name -> mink.cluster.v1.TieredBucket
+	78,  // 94: mink.cluster.v1.Record.dropped_sink:type_name -> mink.cluster.v1.DroppedSink
+	8,   // 95: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	61,  // 96: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	21,  // 97: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	66,  // 98: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	21,  // 99: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,   // 100: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,   // 101: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10,  // 102: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	34,  // 103: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	38,  // 104: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	48,  // 105: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	41,  // 106: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
+	48,  // 107: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
+	76,  // 108: mink.cluster.v1.Tiering.snapshots:type_name -> mink.cluster.v1.LakeSnapshot
+	21,  // 109: mink.cluster.v1.TieredBucket.gaps:type_name -> mink.cluster.v1.Gap
+	3,   // 110: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	111, // [111:111] is the sub-list for method output_type
+	111, // [111:111] is the sub-list for method input_type
+	111, // [111:111] is the sub-list for extension type_name
+	111, // [111:111] is the sub-list for extension extendee
+	0,   // [0:111] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -7379,7 +7485,7 @@ func file_cluster_proto_init() {
 		(*Command_ForgetDroppedSink)(nil),
 		(*Command_FinishBuckets)(nil),
 	}
-	file_cluster_proto_msgTypes[55].OneofWrappers = []any{
+	file_cluster_proto_msgTypes[56].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Node)(nil),
 		(*Record_Wal)(nil),
@@ -7408,7 +7514,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   78,
+			NumMessages:   79,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
