@@ -77,7 +77,7 @@ var rank = map[string]int{
 
 // sideways lists the imports within one rank.
 var sideways = map[string][]string{
-	"sdk/internal/wire":   {"sdk/sink"},
+	"sdk/internal/wire":   {"sdk/sink", "sdk/catalog"},
 	"core/record/row":     {"core/schema"},
 	"core/record/merge":   {"core/schema", "core/record/row"},
 	"core/stream/object":  {"core/stream/plan"},

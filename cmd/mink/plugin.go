@@ -31,8 +31,8 @@ func pluginNewCommand(a *app) *cobra.Command {
 	var dir, sdk string
 	cmd := &cobra.Command{
 		Use: "new KIND NAME", Short: "Write the skeleton of a plugin: a Go module that builds and passes its tests",
-		Long: `Writes a Go module with a working plugin to start from. KIND is sink or objstore. The
-module requires Mink's SDK with a replace directive that points to --sdk, a checkout of Mink's
+		Long: `Writes a Go module with a working plugin to start from. KIND is sink, objstore or
+catalog. The module requires Mink's SDK with a replace directive that points to --sdk, a checkout of Mink's
 repository. Go, and the modules that Mink itself needs, are all it takes.`,
 		Example: `  mink plugin new sink mine --sdk ~/mink
   cd mink-plugin-sink-mine
@@ -77,10 +77,11 @@ func pluginTestCommand(a *app) *cobra.Command {
 		Long: `Asks the executable what kind of plugin it is and runs that kind's conformance
 kit on it, through processes of it that the kit also kills. Each check gets a
 place of its own: in options and in the URI, {dir} stands for a new empty
-directory and {name} for a new name of a-z, 0-9 and hyphens. Exits 1 when a
-check fails.`,
+directory and {name} for a new name of a-z, 0-9 and hyphens. In a catalog each check
+has namespaces of its own, minktest_..., and drops them. Exits 1 when a check fails.`,
 		Example: `  mink plugin test ./mink-plugin-sink-jsonl --option dir={dir}
-  mink plugin test ./mink-plugin-objstore-s3 --uri s3://bucket/{name} --option region=eu-west-1`,
+  mink plugin test ./mink-plugin-objstore-s3 --uri s3://bucket/{name} --option region=eu-west-1
+  mink plugin test ./mink-plugin-catalog-rest --option uri=http://127.0.0.1:8181`,
 		Args: exactArgs(1, "an executable"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := testRequest(args[0], uri, run, options)

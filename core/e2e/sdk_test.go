@@ -89,7 +89,7 @@ func TestNewPluginsPassTheirKits(t *testing.T) {
 	if out, err := u.run("cd mink && go build -o /dev/null ./sdk/skeleton/sink"); err != nil { // the dependencies
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for kind, place := range map[string]string{"sink": "--option dir={dir}", "objstore": "--uri timed-1://bucket/{name}"} {
+	for kind, place := range map[string]string{"sink": "--option dir={dir}", "objstore": "--uri timed-1://bucket/{name}", "catalog": "--option dir={dir}"} {
 		began := time.Now()
 		out, err := u.run(fmt.Sprintf("mink plugin new %[1]s timed-1 --sdk mink && cd mink-plugin-%[1]s-timed-1 && go build -o mink-plugin-%[1]s-timed-1 . && go vet ./... && mink plugin test ./mink-plugin-%[1]s-timed-1 %[2]s", kind, place))
 		took := time.Since(began)

@@ -22,9 +22,12 @@ const (
 	opList    operation = "list"
 	opDelete  operation = "delete"
 	opUpload  operation = "upload" // start, complete, abort
+
+	opCatalogRead  operation = "catalog_read"
+	opCatalogWrite operation = "catalog_write"
 )
 
-var operations = []operation{opPut, opPutPart, opGet, opHead, opList, opDelete, opUpload}
+var operations = [...]operation{opPut, opPutPart, opGet, opHead, opList, opDelete, opUpload, opCatalogRead, opCatalogWrite}
 
 // Latencies are counted in buckets that double, from 64 us to 67 s.
 const (
@@ -39,13 +42,13 @@ type opMeter struct {
 
 // meter counts what goes through a plugin, over all its processes.
 type meter struct {
-	ops      [7]opMeter // of operations
+	ops      [len(operations)]opMeter
 	inFlight atomic.Int64
 }
 
 // begin counts a call; done ends it.
 func (m *meter) begin(op operation) (done func(sent, received int64, err error)) {
-	o := &m.ops[slices.Index(operations, op)]
+	o := &m.ops[slices.Index(operations[:], op)]
 	m.inFlight.Add(1)
 	began := time.Now()
 	return func(sent, received int64, err error) {

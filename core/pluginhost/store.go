@@ -3,127 +3,35 @@ package pluginhost
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"sync"
-	"time"
-
-	"golang.org/x/sync/singleflight"
 
 	"github.com/mink-project/mink/sdk/host"
 	"github.com/mink-project/mink/sdk/objstore"
 )
 
-// closeWait bounds how long Close waits for the calls in progress.
-const closeWait = 30 * time.Second
-
 // store is an objstore.Store, and Multiparter, in whatever process of its plugin
 // serves now.
 type store struct {
-	sup      *supervisor
-	uri      string
-	options  map[string]string
-	caps     objstore.Capabilities // of the first process
-	opening  singleflight.Group
-	released func() error
-
-	mu struct {
-		sync.Mutex
-		inner      objstore.Store // in the process of generation
-		generation uint64
-		closed     bool
-		calls      int
-		idle       chan struct{} // closed when the last call ends after Close; nil before Close
-	}
+	*opened[objstore.Store]
+	caps objstore.Capabilities // of the first process
 }
 
 // openStore opens the store for the first time.
 func openStore(ctx context.Context, sup *supervisor, uri string, options map[string]string) (*store, error) {
-	s := &store{sup: sup, uri: uri, options: options}
-	p, generation, err := sup.serving(ctx)
+	s := &store{opened: &opened[objstore.Store]{sup: sup, what: "store", open: func(ctx context.Context, p *host.Process) (objstore.Store, error) {
+		return p.OpenStore(ctx, uri, options)
+	}}}
+	inner, err := s.first(ctx)
 	if err != nil {
 		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, sup.cfg.StartTimeout)
-	defer cancel()
-	inner, err := p.OpenStore(ctx, uri, options)
-	if err != nil {
-		return nil, fmt.Errorf("plugin %s: %w", sup.in.Manifest.Name, err)
 	}
 	s.caps = inner.Capabilities()
-	s.mu.inner, s.mu.generation = inner, generation
-	return s, nil
-}
-
-// begin answers the store in the process that serves, opened there when it is new.
-// The caller calls end when it is nil-error.
-func (s *store) begin(ctx context.Context) (objstore.Store, error) {
-	s.mu.Lock()
-	if s.mu.closed {
-		s.mu.Unlock()
-		return nil, fmt.Errorf("plugin %s: %w: the store is closed", s.sup.in.Manifest.Name, objstore.ErrUnavailable)
-	}
-	s.mu.calls++
-	s.mu.Unlock()
-	inner, err := s.current(ctx)
-	if err != nil {
-		s.end()
-	}
-	return inner, err
-}
-
-func (s *store) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.calls--
-	if s.mu.calls == 0 && s.mu.idle != nil {
-		close(s.mu.idle)
-	}
-}
-
-func (s *store) current(ctx context.Context) (objstore.Store, error) {
-	p, generation, err := s.sup.serving(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	inner, have := s.mu.inner, s.mu.generation
-	s.mu.Unlock()
-	if have == generation {
-		return inner, nil
-	}
-	// One opens for all who wait, and not on the context of any of them.
-	opened := s.opening.DoChan(strconv.FormatUint(generation, 10), func() (any, error) { return s.reopen(p, generation) })
-	select {
-	case r := <-opened:
-		if r.Err != nil {
-			return nil, r.Err
+	s.fits = func(again objstore.Store) error {
+		if caps := again.Capabilities(); !covers(caps, s.caps) {
+			return fmt.Errorf("its new process can do less than the one before (%+v, was %+v)", caps, s.caps)
 		}
-		return r.Val.(objstore.Store), nil //nolint:forcetypeassert // reopen's
-	case <-ctx.Done():
-		return nil, fmt.Errorf("plugin %s: %w", s.sup.in.Manifest.Name, ctx.Err())
+		return nil
 	}
-}
-
-// reopen opens the store in a new process. Whatever the reason why it fails, the
-// caller's own request is not at fault: it is unavailable.
-func (s *store) reopen(p *host.Process, generation uint64) (objstore.Store, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.sup.cfg.StartTimeout)
-	defer cancel()
-	inner, err := p.OpenStore(ctx, s.uri, s.options)
-	if err != nil {
-		s.sup.logger.Error("the store cannot be opened in the plugin's new process; it is tried again", "error", err)
-		return nil, fmt.Errorf("plugin %s: %w: its new process cannot open the store: %v", s.sup.in.Manifest.Name, objstore.ErrUnavailable, err) //nolint:errorlint // see above
-	}
-	if caps := inner.Capabilities(); !covers(caps, s.caps) {
-		_ = inner.Close() // the next call opens it again, perhaps in a better process
-		return nil, fmt.Errorf("plugin %s: %w: its new process can do less than the one before (%+v, was %+v): start the node again", s.sup.in.Manifest.Name, objstore.ErrUnavailable, caps, s.caps)
-	}
-	s.mu.Lock()
-	if generation > s.mu.generation { // a newer process may have been quicker
-		s.mu.inner, s.mu.generation = inner, generation
-	}
-	s.mu.Unlock()
-	return inner, nil
+	return s, nil
 }
 
 // covers says whether what was planned with want works with got.
@@ -225,37 +133,4 @@ func callParts[T any](ctx context.Context, s *store, op operation, in int64, f f
 		v, err := f(m)
 		return v, 0, err
 	})
-}
-
-// Close waits for the calls in progress, closes the store in the plugin, and ends
-// the plugin's process when no other store of it is open.
-func (s *store) Close() error {
-	s.mu.Lock()
-	if s.mu.closed {
-		s.mu.Unlock()
-		return nil
-	}
-	s.mu.closed = true
-	s.mu.idle = make(chan struct{})
-	if s.mu.calls == 0 {
-		close(s.mu.idle)
-	}
-	idle, inner, generation := s.mu.idle, s.mu.inner, s.mu.generation
-	s.mu.Unlock()
-	select {
-	case <-idle:
-	case <-time.After(closeWait):
-		s.sup.logger.Warn("calls in progress did not end in time; the store is closed all the same", "limit", closeWait)
-	}
-	s.sup.mu.Lock()
-	same := s.sup.mu.process != nil && s.sup.mu.generation == generation
-	s.sup.mu.Unlock()
-	var err error
-	if same {
-		err = inner.Close()
-	}
-	if rerr := s.released(); err == nil {
-		err = rerr
-	}
-	return err
 }

@@ -20,7 +20,7 @@ import (
 const checkTimeout = 30 * time.Second
 
 // Check tries the configuration without starting a node: it starts the plugins,
-// opens the stores and reads one page of each. It writes nothing, but makes a
+// opens the stores and the lake's catalog and reads one page of each. It writes nothing, but makes a
 // directory store's directory. A Postgres database is read, one in SQLite not
 // touched. The answer is one line for each of them, then warnings.
 func Check(ctx context.Context, cfg Config, logger *slog.Logger) (report []string, err error) {
@@ -41,6 +41,12 @@ func Check(ctx context.Context, cfg Config, logger *slog.Logger) (report []strin
 		if line, err = checkStore(ctx, plugins, "wal_uri", cfg.walURI(), cfg.walOptions()); err != nil {
 			return nil, err
 		}
+		report = append(report, line)
+	}
+	if line, err = checkLake(ctx, plugins, cfg); err != nil {
+		return nil, err
+	}
+	if line != "" {
 		report = append(report, line)
 	}
 	if err := checkDataDir(cfg.DataDir); err != nil {

@@ -46,9 +46,10 @@ type Config struct {
 	WALURI         string  `koanf:"wal_uri" doc:"Object store of the write-ahead log, when it has one of its own; empty: storage_uri." secret:"url"`
 	WALOptions     Options `koanf:"wal_options" doc:"Options of the plugin of wal_uri; empty: storage_options, when both URIs have the same scheme."`
 
-	LakeCatalog    string `koanf:"lake_catalog" doc:"Catalog of the lake's tables: local, in lake_catalog_url and served at /iceberg on http_listen; off: no lake."`
-	LakeCatalogURL string `koanf:"lake_catalog_url" doc:"Database of the local catalog: sqlite:PATH or postgres://...; empty: the Postgres of meta_url, or catalog.db in data_dir. All nodes of a cluster have the same." secret:"url"`
-	IcebergToken   string `koanf:"iceberg_token" doc:"Bearer token that clients of /iceberg must give; empty: none is asked for, as on the other listeners." secret:"token"`
+	LakeCatalog        string  `koanf:"lake_catalog" doc:"Catalog of the lake's tables: local, in lake_catalog_url and served at /iceberg on http_listen; the name of an installed catalog plugin, such as rest or glue; off: no lake. All nodes of a cluster have the same."`
+	LakeCatalogOptions Options `koanf:"lake_catalog_options" doc:"Options of the catalog's plugin: a table in TOML, name=value,name=value elsewhere. mink plugin info NAME lists them."`
+	LakeCatalogURL     string  `koanf:"lake_catalog_url" doc:"Database of the local catalog: sqlite:PATH or postgres://...; empty: the Postgres of meta_url, or catalog.db in data_dir. All nodes of a cluster have the same." secret:"url"`
+	IcebergToken       string  `koanf:"iceberg_token" doc:"Bearer token that clients of /iceberg must give; empty: none is asked for, as on the other listeners." secret:"token"`
 
 	PluginDir          string     `koanf:"plugin_dir" doc:"Directories with plugins, separated by colons, first to last; empty: plugins beside the executable, ~/.mink/plugins, /usr/lib/mink/plugins."`
 	PluginMemoryMax    units.Size `koanf:"plugin_memory_max" doc:"Resident memory above which a plugin's process is replaced. 0: half of the memory limit."`
@@ -316,8 +317,8 @@ func (c Config) Validate() error {
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
 		fail("log_level is %q; it must be debug, info, warn or error", c.LogLevel)
 	}
-	if !slices.Contains([]string{catalogLocal, off}, c.LakeCatalog) {
-		fail("lake_catalog is %q; it must be local or off", c.LakeCatalog)
+	if err := c.checkLakeCatalog(); err != nil {
+		errs = append(errs, err)
 	}
 	if !slices.Contains([]string{"text", "json", "auto"}, c.LogFormat) {
 		fail("log_format is %q; it must be text, json or auto", c.LogFormat)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/mink-project/mink/core/builtin/sqlcatalog"
@@ -12,7 +13,9 @@ import (
 	"github.com/mink-project/mink/core/icebergrest"
 	"github.com/mink-project/mink/core/lake"
 	"github.com/mink-project/mink/core/ops"
+	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/core/storescan"
+	"github.com/mink-project/mink/sdk/catalog"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/sink"
 )
@@ -44,9 +47,67 @@ func lakeRoot(uri string) (string, error) {
 	return "file://" + filepath.ToSlash(abs), nil
 }
 
-// openLake opens the catalog and mounts it at /iceberg.
+// checkLakeCatalog refuses what names no catalog, and options that nothing would read.
+func (c Config) checkLakeCatalog() error {
+	switch {
+	case c.LakeCatalog == catalogLocal || c.LakeCatalog == off:
+		if len(c.LakeCatalogOptions) > 0 {
+			return fmt.Errorf("lake_catalog_options is set, and lake_catalog = %q takes no options: they are for plugins", c.LakeCatalog)
+		}
+	case !pluginName.MatchString(c.LakeCatalog):
+		return fmt.Errorf("lake_catalog is %q; it must be local, off, or the name of a catalog plugin, such as rest or glue", c.LakeCatalog)
+	case c.LakeCatalogURL != "":
+		return fmt.Errorf("lake_catalog_url is set, and is of lake_catalog = \"local\" alone, not of the plugin %s: give its options in lake_catalog_options", c.LakeCatalog)
+	}
+	return nil
+}
+
+var pluginName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+
+// openCatalog opens the catalog that the configuration names; where says for messages
+// which one it is.
+func openCatalog(ctx context.Context, plugins *pluginhost.Host, c Config) (_ catalog.Catalog, where string, err error) {
+	if c.LakeCatalog == catalogLocal {
+		url := c.lakeCatalogURL()
+		local, err := sqlcatalog.Open(ctx, url, sqlcatalog.Default())
+		if err != nil {
+			return nil, "", fmt.Errorf("lake_catalog_url %s: %w", redactURL(url), err)
+		}
+		return local, "built in, " + redactURL(url), nil
+	}
+	in, err := plugins.FindCatalog(c.LakeCatalog, c.LakeCatalogOptions)
+	if err != nil {
+		return nil, "", fmt.Errorf("lake_catalog = %q: %w", c.LakeCatalog, err)
+	}
+	opened, err := plugins.OpenCatalog(ctx, c.LakeCatalog, c.LakeCatalogOptions)
+	if err != nil {
+		return nil, "", fmt.Errorf("lake_catalog = %q: %w", c.LakeCatalog, err)
+	}
+	return opened, fmt.Sprintf("plugin %s %s, %s", in.Manifest.Name, in.Manifest.Version, in.Path), nil
+}
+
+// checkLake tries the catalog; the local one's database is not touched.
+func checkLake(ctx context.Context, plugins *pluginhost.Host, cfg Config) (line string, err error) {
+	if cfg.LakeCatalog == catalogLocal || cfg.LakeCatalog == off {
+		return "", nil
+	}
+	c, where, err := openCatalog(ctx, plugins, cfg)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if _, err := c.ListNamespaces(ctx, catalog.ListNamespacesRequest{Limit: 1}); err != nil {
+		return "", fmt.Errorf("lake_catalog = %q: it opens and cannot be read: %w", cfg.LakeCatalog, err)
+	}
+	return fmt.Sprintf("lake_catalog %s: opened and read (%s)", cfg.LakeCatalog, where), nil
+}
+
+// openLake opens the catalog. One that keeps pointers is mounted at /iceberg; one that
+// computes metadata is what other engines use themselves.
 func (p *parts) openLake(ctx context.Context) error {
-	if err := p.openWarehouse(ctx); err != nil || p.warehouse == nil {
+	if err := p.openWarehouse(ctx); err != nil || p.warehouse == nil || p.warehouse.Catalog().Describe().Commit != catalog.SwapsMetadata {
 		return err
 	}
 	p.iceberg = icebergrest.New(&lake.Guard{Warehouse: p.warehouse, Owned: p.tieredToLake, Pinned: p.pinnedInLake},
@@ -69,10 +130,9 @@ func (p *parts) openWarehouse(ctx context.Context) error {
 		p.logger.Warn("there is no lake: its files would have no place that other engines find; lake_catalog = \"off\" says that this is meant", "error", err)
 		return nil
 	}
-	url := p.cfg.lakeCatalogURL()
-	c, err := sqlcatalog.Open(ctx, url, sqlcatalog.Default())
+	c, _, err := openCatalog(ctx, p.plugins, p.cfg)
 	if err != nil {
-		return fmt.Errorf("lake_catalog_url %s: %w", redactURL(url), err)
+		return err
 	}
 	w, err := lake.NewWarehouse(lake.WarehouseConfig{Store: p.objects, Root: root, Catalog: c, CacheBytes: min(64<<20, memoryLimit()/32), Logger: p.logger})
 	if err != nil {
@@ -178,7 +238,7 @@ func (p *parts) lakeFigures() []ops.Figure {
 			Labels: []string{"op"}, Values: []string{c.op}, Value: float64(c.n),
 		})
 	}
-	for class := 1; class <= 5; class++ {
+	for class := 1; class <= 5 && p.iceberg != nil; class++ {
 		out = append(out, ops.Figure{
 			Name: "mink_iceberg_requests_total", Help: "Requests of clients at /iceberg, by the first digit of the answer's status.", Counter: true,
 			Labels: []string{"status"}, Values: []string{fmt.Sprintf("%dxx", class)}, Value: float64(p.iceberg.Requests(class)),

@@ -84,5 +84,8 @@ func (p *parts) settings() map[string]string {
 			all[s.key] = s.options.redacted(in.Manifest.Secret)
 		}
 	}
+	if in, err := p.plugins.FindCatalog(p.cfg.LakeCatalog, p.cfg.LakeCatalogOptions); err == nil {
+		all["lake_catalog_options"] = p.cfg.LakeCatalogOptions.redacted(in.Manifest.Secret)
+	}
 	return all
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/mink-project/mink/core/builtin/sqlcatalog"
+	"github.com/mink-project/mink/sdk/catalog"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/host/hosttest"
 )
@@ -114,6 +116,37 @@ func TestCheckOpensTheStores(t *testing.T) {
 	}
 }
 
+func TestCheckOpensTheCatalog(t *testing.T) {
+	cfg := pluginConfig(t)
+	hosttest.InstallCatalog(t, cfg.PluginDir, "sql")
+	logger := slog.New(slog.DiscardHandler)
+	cfg.LakeCatalog, cfg.LakeCatalogOptions = "sql", Options{"dir": t.TempDir()}
+	report, err := Check(t.Context(), cfg, logger)
+	if err != nil || len(report) < 2 || !strings.Contains(report[1], "lake_catalog sql: opened and read (plugin sql 1.0.0, "+cfg.PluginDir) {
+		t.Errorf("%q, %v", report, err)
+	}
+	for _, c := range []struct {
+		name    string
+		options Options
+		says    string
+	}{
+		{"sql", Options{"dri": "hunter2"}, "did you mean dir?"},
+		{"sql", Options{"dir": "/nowhere/at/all"}, `lake_catalog = "sql"`},
+		{"sqll", nil, "Did you mean sql?"},
+		{"Sql", nil, "name of a catalog plugin"},
+		{"local", Options{"dir": "hunter2"}, "takes no options"},
+	} {
+		cfg.LakeCatalog, cfg.LakeCatalogOptions = c.name, c.options
+		if _, err := Check(t.Context(), cfg, logger); err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s %v: %v", c.name, c.options, err)
+		}
+	}
+	cfg.LakeCatalog, cfg.LakeCatalogOptions, cfg.LakeCatalogURL = "sql", nil, "sqlite:x"
+	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "lake_catalog_url is set") {
+		t.Error(err)
+	}
+}
+
 // A node whose stores are plugins serves, shows them in its statistics, metrics
 // and configuration, and leaves no process behind.
 func TestNodeOnPlugins(t *testing.T) {
@@ -121,6 +154,8 @@ func TestNodeOnPlugins(t *testing.T) {
 	cfg := pluginConfig(t, "dir", "opts")
 	cfg.StorageURI, cfg.WALURI = "dir://"+t.TempDir(), "opts://log"
 	cfg.WALOptions = Options{"token": "right", "colour": "blue"}
+	hosttest.InstallCatalog(t, cfg.PluginDir, "sql")
+	cfg.LakeCatalog, cfg.LakeCatalogOptions = "sql", Options{"dir": t.TempDir(), "token": "hunter2"}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
@@ -146,7 +181,7 @@ func TestNodeOnPlugins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(stats.Plugins) != 2 {
+	if len(stats.Plugins) != 3 || stats.Plugins[2].Kind != "catalog" {
 		t.Fatalf("%+v", stats.Plugins)
 	}
 	for i, name := range []string{"dir", "opts"} {
@@ -158,6 +193,25 @@ func TestNodeOnPlugins(t *testing.T) {
 	config, err := c.Config(ctx)
 	if err != nil || config["wal_options"] != "colour=blue,token=xxxxx" {
 		t.Errorf("%q, %v", config["wal_options"], err)
+	}
+	if want := "dir=" + cfg.LakeCatalogOptions["dir"] + ",token=xxxxx"; config["lake_catalog_options"] != want {
+		t.Errorf("%q, want %q", config["lake_catalog_options"], want)
+	}
+	// A catalog that keeps pointers is served to other engines.
+	made, err := http.Post("http://"+at.HTTP+"/iceberg/v1/namespaces", "application/json", strings.NewReader(`{"namespace":["shop"]}`)) //nolint:noctx // a test
+	if err != nil || made.StatusCode != http.StatusOK {
+		t.Fatalf("%v, %v", made, err)
+	}
+	_ = made.Body.Close()
+	in, err := sqlcatalog.Open(ctx, "sqlite:"+filepath.Join(cfg.LakeCatalogOptions["dir"], "catalog.db"), sqlcatalog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.LoadNamespace(ctx, catalog.LoadNamespaceRequest{Namespace: []string{"shop"}}); err != nil {
+		t.Errorf("it is not in the plugin's catalog: %v", err)
+	}
+	if err := in.Close(); err != nil {
+		t.Error(err)
 	}
 	page := metrics(t, at.HTTP)
 	for _, want := range []string{

@@ -1,7 +1,7 @@
 // Package catalog is the contract of lake catalogs: where Mink registers the Iceberg
 // tables that it writes. The node's own is in SQLite or Postgres
-// (core/builtin/sqlcatalog); catalogtest is the conformance kit. It is experimental
-// while no catalog runs as a plugin: what plugins need may change it.
+// (core/builtin/sqlcatalog), others are plugins (plugin.Catalog); catalogtest is the
+// conformance kit.
 //
 // A catalog maps a table's name to the location of its newest metadata, and
 // changes that mapping by compare-and-swap. There are two kinds, and Description
@@ -21,8 +21,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -66,6 +69,9 @@ type Description struct {
 	VendsCredentials bool
 	// Renames: RenameTable works. Without it the answer is ErrUnimplemented.
 	Renames bool
+	// PlainNames: a namespace has one level, and names are of a-z, 0-9 and _ alone, as
+	// Glue and Hive have them. Other names are ErrInvalid.
+	PlainNames bool
 	// ForbiddenProperties are table properties that the catalog refuses; a name that
 	// ends with * stands for all with the prefix.
 	ForbiddenProperties []string
@@ -79,6 +85,71 @@ type Identifier struct {
 
 // String joins the levels with dots, for messages.
 func (i Identifier) String() string { return strings.Join(i.Namespace, ".") + "." + i.Name }
+
+// nameMax is the longest level or name that CheckNamespace and Validate let pass, in bytes.
+const nameMax = 1 << 10
+
+// CheckNamespace refuses what is a namespace in no catalog, with ErrInvalid: none, a
+// level that is empty, longer than 1 KiB, no UTF-8, or has a control character.
+func CheckNamespace(namespace []string) error {
+	if len(namespace) == 0 {
+		return fmt.Errorf("%w: no namespace is given", ErrInvalid)
+	}
+	for _, level := range namespace {
+		if err := checkName("a level of the namespace", level); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validate is CheckNamespace for a table's name too.
+func (i Identifier) Validate() error {
+	if err := CheckNamespace(i.Namespace); err != nil {
+		return err
+	}
+	return checkName("the table's name", i.Name)
+}
+
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: %s is empty", ErrInvalid, what)
+	case len(name) > nameMax:
+		return fmt.Errorf("%w: %s %.40q... has %d bytes, the limit is %d", ErrInvalid, what, name, len(name), nameMax)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("%w: %s %.80q has control characters or is no UTF-8", ErrInvalid, what, name)
+	}
+	return nil
+}
+
+// Page is the part of names that a list request asks for, in byte order: those after
+// startAfter, at most limit, or most when limit is 0 or more than that. For catalogs
+// whose services list in another order.
+func Page(names []string, startAfter string, limit, most int) (page []string, more bool) {
+	if limit <= 0 || limit > most {
+		limit = most
+	}
+	names = slices.Clone(names)
+	slices.Sort(names)
+	names = slices.Compact(names)
+	i, found := slices.BinarySearch(names, startAfter)
+	if found {
+		i++
+	}
+	if names = names[i:]; len(names) > limit {
+		return names[:limit], true
+	}
+	return names, false
+}
+
+// Forbids says whether the catalog refuses a table property.
+func (d Description) Forbids(property string) bool {
+	return slices.ContainsFunc(d.ForbiddenProperties, func(f string) bool {
+		prefix, all := strings.CutSuffix(f, "*")
+		return f == property || all && strings.HasPrefix(property, prefix)
+	})
+}
 
 // Catalog is what every catalog does. Each is a Committer or a Swapper besides.
 type Catalog interface {

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/mink-project/mink/sdk/catalog"
 	"github.com/mink-project/mink/sdk/internal/handshake"
 	"github.com/mink-project/mink/sdk/internal/wire/v1"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -259,6 +260,16 @@ func (p *Process) OpenSink(ctx context.Context, options map[string]string) (sink
 		return nil, fmt.Errorf("%w: %w", sink.ErrInvalid, &KindError{Name: p.manifest.Name, Is: p.manifest.Kind, Want: plugin.KindSink})
 	}
 	return wire.OpenTieringSink(ctx, p.conn, options)
+}
+
+// OpenCatalog opens a lake catalog in the plugin. It has the companion that it declares.
+// When the process ends, calls in progress fail with ErrUnavailable, changes among them
+// with ErrUnknownOutcome as well, and so do later ones.
+func (p *Process) OpenCatalog(ctx context.Context, options map[string]string) (catalog.Catalog, error) {
+	if p.manifest.Kind != plugin.KindCatalog {
+		return nil, fmt.Errorf("%w: %w", catalog.ErrInvalid, &KindError{Name: p.manifest.Name, Is: p.manifest.Kind, Want: plugin.KindCatalog})
+	}
+	return wire.OpenCatalog(ctx, p.conn, options)
 }
 
 // SharedLost counts the slots of the shared memory that calls without an answer left

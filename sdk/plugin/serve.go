@@ -69,8 +69,11 @@ func usage(m Manifest) string {
 	}
 	b.WriteString(".\nIt does nothing when run by hand: a Mink node starts it when its configuration names it.\n\n")
 	fmt.Fprintf(&b, "To install it:  mink plugin install ./%s\n", m.FileName())
-	if m.Kind == KindObjectStore {
+	switch m.Kind {
+	case KindObjectStore:
 		fmt.Fprintf(&b, "To use it:      mink serve --storage-uri %s://...\n", m.Schemes[0])
+	case KindCatalog:
+		fmt.Fprintf(&b, "To use it:      mink serve --lake-catalog %s\n", m.Name)
 	}
 	b.WriteString("Its manifest:   --describe prints it as JSON\n")
 	if len(m.Options) > 0 {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mink-project/mink/sdk/catalog"
+	"github.com/mink-project/mink/sdk/catalog/catalogtest"
 	"github.com/mink-project/mink/sdk/host"
 	"github.com/mink-project/mink/sdk/plugin"
 	"github.com/mink-project/mink/sdk/sink"
@@ -29,4 +31,23 @@ func SinkTarget(cfg host.Config, options map[string]string) sinktest.Target {
 		// The pointer to the process keeps it: a kit may forget to end one.
 		return s, func() { _ = p.Kill() }, nil
 	}}
+}
+
+// CatalogTarget starts a process of the executable for every client. end kills them. The
+// place that options name may have other namespaces.
+func CatalogTarget(cfg host.Config, options map[string]string) (_ catalogtest.Target, end func()) {
+	cfg.Kind = plugin.KindCatalog
+	var kills killed
+	return catalogtest.Target{Shared: true, Start: func(ctx context.Context) (catalog.Catalog, error) {
+		p, err := host.Launch(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		kills.add(func() { _ = p.Kill() })
+		c, err := p.OpenCatalog(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("open a catalog in %s: %w", cfg.Path, err)
+		}
+		return c, nil
+	}}, kills.end
 }

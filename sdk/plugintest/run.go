@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mink-project/mink/sdk/catalog/catalogtest"
 	"github.com/mink-project/mink/sdk/host"
 	"github.com/mink-project/mink/sdk/internal/recorder"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -27,7 +28,7 @@ type Request struct {
 	// Options and URI configure the plugin. Every check gets a place of its own: in
 	// both, {dir} stands for a new empty directory and {name} for a new name of
 	// a-z, 0-9 and -. A sink needs one of them among its options, an object store
-	// one in its URI or options.
+	// one in its URI or options; in a catalog a check has namespaces of its own.
 	Options map[string]string
 	URI     string         // of an object store
 	Only    *regexp.Regexp // names of the checks to run; nil: all
@@ -67,7 +68,7 @@ func Run(ctx context.Context, req Request, report func(Result)) (plugin.Manifest
 	for _, v := range req.Options {
 		places = places || strings.Contains(v, dirWord) || strings.Contains(v, nameWord)
 	}
-	if !places {
+	if !places && m.Kind != plugin.KindCatalog {
 		return m, fmt.Errorf("%w: every check needs an empty place: let an option%s contain %s, a new directory, or %s, a new name",
 			ErrRequest, map[bool]string{true: " or the URI"}[m.Kind == plugin.KindObjectStore], dirWord, nameWord)
 	}
@@ -88,6 +89,8 @@ func Run(ctx context.Context, req Request, report func(Result)) (plugin.Manifest
 			return m, fmt.Errorf("%w: an object store is opened by its URI: name one, such as %s://...%s", ErrRequest, m.Schemes[0], nameWord)
 		}
 		r.objectStore(ctx)
+	case plugin.KindCatalog:
+		r.catalog(ctx)
 	default:
 		return m, fmt.Errorf("%w: there is no conformance kit for plugins of the kind %q yet", ErrRequest, m.Kind)
 	}
@@ -142,38 +145,73 @@ func (r *run) sink(ctx context.Context) {
 		got.Text += r.overdue(limited)
 		cancel()
 		end()
-		verdict := Passed
-		switch {
-		case got.Failed:
-			verdict = Failed
-		case got.Skipped:
-			verdict = NotApplicable
-		}
-		r.report(Result{Name: c.Name, Verdict: verdict, Text: strings.TrimSpace(got.Text), Took: time.Since(began)})
+		r.report(Result{Name: c.Name, Verdict: verdictOf(got.Failed, got.Skipped), Text: strings.TrimSpace(got.Text), Took: time.Since(began)})
+	}
+}
+
+// killed are processes that a check may leave.
+type killed struct {
+	mu    sync.Mutex
+	kills []func()
+}
+
+func (k *killed) add(kill func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kills = append(k.kills, kill)
+}
+
+func (k *killed) end() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, kill := range k.kills {
+		kill()
 	}
 }
 
 // ended is a target whose processes end kills: a check that fails leaves some.
 func ended(target sinktest.Target) (_ sinktest.Target, end func()) {
-	var mu sync.Mutex
-	var kills []func()
+	var kills killed
 	start := target.Start
 	target.Start = func(ctx context.Context) (sink.Sink, func(), error) {
 		s, kill, err := start(ctx)
 		if err == nil {
-			mu.Lock()
-			kills = append(kills, kill)
-			mu.Unlock()
+			kills.add(kill)
 		}
 		return s, kill, err
 	}
-	return target, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, kill := range kills {
-			kill()
+	return target, kills.end
+}
+
+func (r *run) catalog(ctx context.Context) {
+	for _, c := range catalogtest.Checks() {
+		if !r.wanted(ctx, c.Name) {
+			continue
 		}
+		began := time.Now()
+		_, options, err := r.place()
+		if err != nil {
+			r.report(Result{Name: c.Name, Verdict: Failed, Text: err.Error()})
+			continue
+		}
+		target, end := CatalogTarget(r.Host, options)
+		limited, cancel := context.WithTimeout(ctx, r.CheckTimeout)
+		got := catalogtest.RunCheck(limited, c, target)
+		got.Text += r.overdue(limited)
+		cancel()
+		end()
+		r.report(Result{Name: c.Name, Verdict: verdictOf(got.Failed, got.Skipped), Text: strings.TrimSpace(got.Text), Took: time.Since(began)})
 	}
+}
+
+func verdictOf(failed, skipped bool) string {
+	switch {
+	case failed:
+		return Failed
+	case skipped:
+		return NotApplicable
+	}
+	return Passed
 }
 
 func (r *run) objectStore(ctx context.Context) {
@@ -194,11 +232,7 @@ func (r *run) objectStore(ctx context.Context) {
 		})
 		text += r.overdue(limited)
 		cancel()
-		verdict := Passed
-		if failed {
-			verdict = Failed
-		}
-		r.report(Result{Name: c.Name, Verdict: verdict, Text: strings.TrimSpace(text), Took: time.Since(began)})
+		r.report(Result{Name: c.Name, Verdict: verdictOf(failed, false), Text: strings.TrimSpace(text), Took: time.Since(began)})
 	}
 }
 

@@ -17,11 +17,11 @@ import (
 	"strings"
 )
 
-//go:embed sink objstore
+//go:embed sink objstore catalog
 var files embed.FS
 
 // Kinds are the kinds of plugins that there is a skeleton of.
-func Kinds() []string { return []string{"sink", "objstore"} }
+func Kinds() []string { return []string{"sink", "objstore", "catalog"} }
 
 // Request says what to write where.
 type Request struct {

@@ -3,75 +3,99 @@ package catalogtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
-	"testing"
 
 	"github.com/mink-project/mink/sdk/catalog"
 )
 
+const checkRename = "Rename"
+
 // Checks are all of them.
 func Checks() []Check {
+	const swapsOnly, commitsOnly = catalog.SwapsMetadata, catalog.CommitsUpdates
 	return []Check{
-		{"Namespaces", namespaces},
-		{"NamespaceProperties", namespaceProperties},
-		{"NamespacesAreDroppedWhenEmpty", dropNamespaces},
-		{"NamesKeepApart", namesKeepApart},
-		{"BadNamesAreRefused", badNames},
-		{"Tables", tables},
-		{"TablesAreListedInPages", pages},
-		{"Rename", rename},
-		{"ASwapNeedsTheExpectedPointer", swaps},
-		{"OfRacingSwapsOneWins", racingSwaps},
-		{"OfRacingCreatesOneWins", racingCreates},
-		{"OfRacingDropsOneWins", racingDrops},
-		{"ASwapOfADroppedTableChangesNothing", swapAfterDrop},
-		{"ADropNeedsTheExpectedPointer", dropExpected},
-		{"AnEndedContextChangesNothing", endedContext},
-		{"CloseEndsCalls", closing},
+		{"Namespaces", 0, namespaces},
+		{"NestedNamespaces", 0, nestedNamespaces},
+		{"NamespaceProperties", 0, namespaceProperties},
+		{"NamespacesAreDroppedWhenEmpty", 0, dropNamespaces},
+		{"NamesKeepApart", 0, namesKeepApart},
+		{"BadNamesAreRefused", 0, badNames},
+		{"Tables", 0, tables},
+		{"TablesAreListedInPages", 0, pages},
+		{checkRename, 0, rename},
+		{"ACommitNeedsTheExpectedState", 0, swaps},
+		{"OfRacingCommitsOneWins", 0, racingSwaps},
+		{"OfRacingCreatesOneWins", 0, racingCreates},
+		{"OfRacingDropsOneWins", 0, racingDrops},
+		{"ACommitToADroppedTableChangesNothing", 0, swapAfterDrop},
+		{"ADropNeedsTheExpectedPointer", swapsOnly, dropExpected},
+		{"RequirementsAreChecked", commitsOnly, requirements},
+		{"AllUpdatesOrNone", commitsOnly, allOrNone},
+		{"ACommitMakesATable", commitsOnly, createByCommit},
+		{"AnEndedContextChangesNothing", 0, endedContext},
+		{"CloseEndsCalls", 0, closing},
 	}
 }
 
-func namespaces(t *testing.T, w *World) {
+func namespaces(w *World) {
 	c, other := w.start(), w.start()
 	w.same(c.namespaces(""))
 	for range 2 {
 		c.createNamespace("sales")
 	}
-	got, err := c.CreateNamespace(t.Context(), catalog.CreateNamespaceRequest{Namespace: []string{"sales"}})
+	got, err := c.CreateNamespace(w.Context(), catalog.CreateNamespaceRequest{Namespace: w.levels("sales")})
 	w.ok(err)
 	if !got.Existed {
-		t.Fatal("the namespace was there, and that was not said")
+		w.Fatalf("the namespace was there, and that was not said")
 	}
+	c.createNamespace("eu")
+	w.same(other.namespaces(""), "eu", "sales")
+	_, err = c.ListNamespaces(w.Context(), catalog.ListNamespacesRequest{Parent: w.levels("none")})
+	w.is(err, catalog.ErrNotExist)
+	_, err = c.LoadNamespace(w.Context(), catalog.LoadNamespaceRequest{Namespace: w.levels("none")})
+	w.is(err, catalog.ErrNotExist)
+}
+
+func nestedNamespaces(w *World) {
+	c, other := w.start(), w.start()
+	if w.d.PlainNames {
+		for _, n := range []string{"eu/shop", "Eu", "e-u"} {
+			_, err := c.CreateNamespace(w.Context(), catalog.CreateNamespaceRequest{Namespace: w.levels(n)})
+			w.is(err, catalog.ErrInvalid)
+		}
+		w.same(c.namespaces(""))
+		return
+	}
+	c.createNamespace("sales")
 	c.createNamespace("eu/shop/orders")
 	c.createNamespace("eu/bank")
 	w.same(other.namespaces(""), "eu", "sales")
 	w.same(other.namespaces("eu"), "eu/bank", "eu/shop")
 	w.same(other.namespaces("eu/shop"), "eu/shop/orders")
 	w.same(other.namespaces("sales"))
-	_, err = c.ListNamespaces(t.Context(), catalog.ListNamespacesRequest{Parent: []string{"none"}})
-	w.is(err, catalog.ErrNotExist)
-	_, err = c.LoadNamespace(t.Context(), catalog.LoadNamespaceRequest{Namespace: []string{"none"}})
-	w.is(err, catalog.ErrNotExist)
-	_, err = c.LoadNamespace(t.Context(), catalog.LoadNamespaceRequest{Namespace: []string{"eu"}}) // made with what is below it
+	_, err := c.LoadNamespace(w.Context(), catalog.LoadNamespaceRequest{Namespace: w.levels("eu")}) // made with what is below it
 	w.ok(err)
 }
 
-func namespaceProperties(t *testing.T, w *World) {
+func namespaceProperties(w *World) {
 	c, other := w.start(), w.start()
 	c.createNamespace("n", "owner", "ann", "x", "1")
 	c.createNamespace("n", "owner", "bob") // keeps what is there
+	// A catalog may have properties of its own beside them.
 	has := func(want map[string]string) {
-		t.Helper()
-		got, err := other.LoadNamespace(t.Context(), catalog.LoadNamespaceRequest{Namespace: []string{"n"}})
+		w.Helper()
+		got, err := other.LoadNamespace(w.Context(), catalog.LoadNamespaceRequest{Namespace: w.levels("n")})
 		w.ok(err)
+		maps.DeleteFunc(got.Properties, func(k, _ string) bool { return k != "owner" && k != "x" && k != "y" && k != "a" })
 		if !maps.Equal(got.Properties, want) {
-			t.Fatalf("properties %v, want %v", got.Properties, want)
+			w.Fatalf("properties %v, want %v", got.Properties, want)
 		}
 	}
 	has(map[string]string{"owner": "ann", "x": "1"})
 	update := func(set map[string]string, remove ...string) (catalog.UpdateNamespaceResponse, error) {
-		return c.UpdateNamespace(t.Context(), catalog.UpdateNamespaceRequest{Namespace: []string{"n"}, Set: set, Remove: remove})
+		return c.UpdateNamespace(w.Context(), catalog.UpdateNamespaceRequest{Namespace: w.levels("n"), Set: set, Remove: remove})
 	}
 	got, err := update(map[string]string{"owner": "eve's \"ü\"", "y": ""}, "x", "none")
 	w.ok(err)
@@ -80,169 +104,184 @@ func namespaceProperties(t *testing.T, w *World) {
 	_, err = update(map[string]string{"a": "1", "y": "2"}, "y")
 	w.is(err, catalog.ErrInvalid)
 	has(map[string]string{"owner": "eve's \"ü\"", "y": ""})
-	_, err = c.UpdateNamespace(t.Context(), catalog.UpdateNamespaceRequest{Namespace: []string{"none"}, Set: map[string]string{"a": "1"}})
+	_, err = c.UpdateNamespace(w.Context(), catalog.UpdateNamespaceRequest{Namespace: w.levels("none"), Set: map[string]string{"a": "1"}})
 	w.is(err, catalog.ErrNotExist)
 	_, err = update(nil, "owner", "y")
 	w.ok(err)
-	_, err = other.LoadNamespace(t.Context(), catalog.LoadNamespaceRequest{Namespace: []string{"n"}})
+	_, err = other.LoadNamespace(w.Context(), catalog.LoadNamespaceRequest{Namespace: w.levels("n")})
 	w.ok(err) // still there without any
 }
 
-func dropNamespaces(t *testing.T, w *World) {
+func dropNamespaces(w *World) {
 	c := w.start()
 	drop := func(namespace string) error {
-		_, err := c.DropNamespace(t.Context(), catalog.DropNamespaceRequest{Namespace: levels(namespace)})
+		_, err := c.DropNamespace(w.Context(), catalog.DropNamespaceRequest{Namespace: w.levels(namespace)})
 		return err
 	}
 	w.is(drop("a"), catalog.ErrNotExist)
-	c.createNamespace("a/b")
 	c.createNamespace("ab")
-	w.is(drop("a"), catalog.ErrNotEmpty)
-	w.ok(c.create(id("ab", "t"), 1))
+	if !w.d.PlainNames {
+		c.createNamespace("a/b")
+		w.is(drop("a"), catalog.ErrNotEmpty)
+		w.ok(drop("a/b"))
+		if err := drop("a"); err != nil { // it may have been there for what was below it alone
+			w.is(err, catalog.ErrNotExist)
+		}
+	}
+	w.ok(c.create(w.id("ab", "t"), 1))
 	w.is(drop("ab"), catalog.ErrNotEmpty)
-	_, err := c.DropTable(t.Context(), catalog.DropTableRequest{Table: id("ab", "t")})
+	_, err := c.DropTable(w.Context(), catalog.DropTableRequest{Table: w.id("ab", "t")})
 	w.ok(err)
 	w.ok(drop("ab"))
 	w.is(drop("ab"), catalog.ErrNotExist)
-	w.ok(drop("a/b"))
-	w.same(c.namespaces("a_"[:0]))
+	w.same(c.namespaces(""))
 }
 
 // Names that a pattern, a fold of case or a join of levels would confuse.
-func namesKeepApart(t *testing.T, w *World) {
+func namesKeepApart(w *World) {
 	c := w.start()
-	all := []string{"a_c", "abc", "a%c", "ABC", "a!c", "ü", "'; DROP TABLE iceberg_tables; --"}
+	all, other := []string{"a_c", "abc", "a%c", "ABC", "a!c", "ü", "'; DROP TABLE iceberg_tables; --"}, "T"
+	if w.d.PlainNames {
+		all, other = []string{"a_c", "abc", "a__c", "_"}, "_t"
+	}
 	for i, n := range all {
 		c.createNamespace(n)
-		w.ok(c.create(id(n, "t"), i))
-		w.ok(c.create(id(n, "T"), 100+i))
+		w.ok(c.create(w.id(n, "t"), i))
+		w.ok(c.create(w.id(n, other), 100+i))
 	}
 	for i, n := range all {
-		w.at(c, id(n, "t"), i)
-		w.at(c, id(n, "T"), 100+i)
-		w.same(c.names(n), "T", "t")
-		w.same(c.namespaces(n))
+		w.at(c, w.id(n, "t"), i)
+		w.at(c, w.id(n, other), 100+i)
+		w.same(c.names(n), other, "t")
 	}
-	c.createNamespace("abc/x")
-	for _, n := range all {
-		if n != "abc" {
-			w.same(c.namespaces(n))
+	if !w.d.PlainNames {
+		c.createNamespace("abc/x")
+		for _, n := range all {
+			if n != "abc" {
+				w.same(c.namespaces(n))
+			}
 		}
 	}
 	if got := len(c.namespaces("")); got != len(all) {
-		t.Fatalf("%d namespaces of %d", got, len(all))
+		w.Fatalf("%d namespaces of %d", got, len(all))
 	}
 }
 
-func badNames(t *testing.T, w *World) {
+func badNames(w *World) {
 	c := w.start()
 	c.createNamespace("n")
 	long := strings.Repeat("x", 5000)
-	for _, namespace := range [][]string{nil, {""}, {"a", ""}, {long}, {"a\xff"}, {"a\x00"}} {
-		_, err := c.CreateNamespace(t.Context(), catalog.CreateNamespaceRequest{Namespace: namespace})
+	bad := [][]string{nil, {""}, {"a", ""}, {long}, {"a\xff"}, {"a\x00"}}
+	for _, namespace := range bad {
+		_, err := c.CreateNamespace(w.Context(), catalog.CreateNamespaceRequest{Namespace: namespace})
 		w.is(err, catalog.ErrInvalid)
-		w.is(c.create(catalog.Identifier{Namespace: namespace, Name: "t"}, 1), catalog.ErrInvalid)
+		_, err = c.CreateTable(w.Context(), w.createRequest(catalog.Identifier{Namespace: namespace, Name: "t"}, 1))
+		w.is(err, catalog.ErrInvalid)
 	}
 	for _, name := range []string{"", long, "a\xff", "a\x00"} {
-		w.is(c.create(id("n", name), 1), catalog.ErrInvalid)
-		_, err := c.load(id("n", name))
+		w.is(c.create(w.id("n", name), 1), catalog.ErrInvalid)
+		_, err := c.load(w.id("n", name))
 		w.is(err, catalog.ErrInvalid)
 	}
 	w.same(c.namespaces(""), "n")
 	w.same(c.names("n"))
 }
 
-func tables(t *testing.T, w *World) {
+func tables(w *World) {
 	c, other := w.start(), w.start()
-	w.is(c.create(id("n", "t"), 1), catalog.ErrNotExist)
+	w.is(c.create(w.id("n", "t"), 1), catalog.ErrNotExist)
 	c.createNamespace("n")
-	_, err := c.load(id("n", "t"))
+	_, err := c.load(w.id("n", "t"))
 	w.is(err, catalog.ErrNotExist)
-	w.ok(c.create(id("n", "t"), 1))
-	w.is(other.create(id("n", "t"), 2), catalog.ErrAlreadyExists)
-	w.at(other, id("n", "t"), 1)
-	_, err = other.DropTable(t.Context(), catalog.DropTableRequest{Table: id("n", "t")})
+	w.ok(c.create(w.id("n", "t"), 1))
+	w.is(other.create(w.id("n", "t"), 2), catalog.ErrAlreadyExists)
+	w.at(other, w.id("n", "t"), 1)
+	_, err = other.DropTable(w.Context(), catalog.DropTableRequest{Table: w.id("n", "t")})
 	w.ok(err)
-	_, err = c.DropTable(t.Context(), catalog.DropTableRequest{Table: id("n", "t")})
+	_, err = c.DropTable(w.Context(), catalog.DropTableRequest{Table: w.id("n", "t")})
 	w.is(err, catalog.ErrNotExist)
-	_, err = c.load(id("n", "t"))
+	_, err = c.load(w.id("n", "t"))
 	w.is(err, catalog.ErrNotExist)
-	w.ok(c.create(id("n", "t"), 3))
-	w.at(other, id("n", "t"), 3)
+	w.ok(c.create(w.id("n", "t"), 3))
+	w.at(other, w.id("n", "t"), 3)
 }
 
-func pages(t *testing.T, w *World) {
+func pages(w *World) {
 	c := w.start()
-	_, err := c.ListTables(t.Context(), catalog.ListTablesRequest{Namespace: []string{"n"}})
+	_, err := c.ListTables(w.Context(), catalog.ListTablesRequest{Namespace: w.levels("n")})
 	w.is(err, catalog.ErrNotExist)
-	c.createNamespace("n/below")
+	c.createNamespace("n")
 	w.same(c.names("n"))
-	w.ok(c.create(id("n/below", "x"), 1))
+	if !w.d.PlainNames {
+		c.createNamespace("n/below")
+		w.ok(c.create(w.id("n/below", "x"), 1))
+	}
 	var want []string
 	for i := range 7 {
-		w.ok(c.create(id("n", tableName(6-i)), 1))
+		w.ok(c.create(w.id("n", tableName(6-i)), 1))
 		want = append(want, tableName(i))
 	}
 	w.same(c.names("n"), want...)
-	w.same(c.names("n/below"), "x")
+	if !w.d.PlainNames {
+		w.same(c.names("n/below"), "x")
+	}
 }
 
-func rename(t *testing.T, w *World) {
+func rename(w *World) {
 	c := w.start()
-	if !c.Describe().Renames {
-		t.Skip("the catalog does not rename")
-	}
 	c.createNamespace("a")
 	c.createNamespace("b")
-	w.ok(c.create(id("a", "t"), 1))
-	w.ok(c.create(id("b", "taken"), 2))
+	w.ok(c.create(w.id("a", "t"), 1))
+	w.ok(c.create(w.id("b", "taken"), 2))
 	to := func(from, to catalog.Identifier) error {
-		_, err := c.RenameTable(t.Context(), catalog.RenameTableRequest{From: from, To: to})
+		_, err := c.RenameTable(w.Context(), catalog.RenameTableRequest{From: from, To: to})
 		return err
 	}
-	w.is(to(id("a", "none"), id("a", "x")), catalog.ErrNotExist)
-	w.is(to(id("a", "t"), id("none", "x")), catalog.ErrNotExist)
-	w.is(to(id("a", "t"), id("b", "taken")), catalog.ErrAlreadyExists)
-	w.at(c, id("a", "t"), 1)
-	w.at(c, id("b", "taken"), 2)
-	seen, err := c.load(id("a", "t"))
+	w.is(to(w.id("a", "none"), w.id("a", "x")), catalog.ErrNotExist)
+	w.is(to(w.id("a", "t"), w.id("none", "x")), catalog.ErrNotExist)
+	w.is(to(w.id("a", "t"), w.id("b", "taken")), catalog.ErrAlreadyExists)
+	w.at(c, w.id("a", "t"), 1)
+	w.at(c, w.id("b", "taken"), 2)
+	seen, err := c.load(w.id("a", "t"))
 	w.ok(err)
-	w.ok(to(id("a", "t"), id("b", "t")))
-	_, err = c.load(id("a", "t"))
+	w.ok(to(w.id("a", "t"), w.id("b", "t")))
+	_, err = c.load(w.id("a", "t"))
 	w.is(err, catalog.ErrNotExist)
-	got, err := c.load(id("b", "t"))
+	got, err := c.load(w.id("b", "t"))
 	w.ok(err)
 	if got.MetadataLocation != seen.MetadataLocation {
-		t.Fatalf("renaming moved the metadata from %s to %s", seen.MetadataLocation, got.MetadataLocation)
+		w.Fatalf("renaming moved the metadata from %s to %s", seen.MetadataLocation, got.MetadataLocation)
 	}
 }
 
-func swaps(t *testing.T, w *World) {
+func swaps(w *World) {
 	c, other := w.start(), w.start()
 	c.createNamespace("n")
-	table := id("n", "t")
-	w.is(c.swap(t.Context(), table, catalog.LoadTableResponse{MetadataLocation: w.target.MetadataLocation(table, 1)}, 2), catalog.ErrNotExist)
+	table := w.id("n", "t")
+	w.is(c.swap(w.Context(), table, catalog.LoadTableResponse{MetadataLocation: w.target.MetadataLocation(table, 1)}, 2), catalog.ErrNotExist)
 	w.ok(c.create(table, 1))
 	first, err := other.load(table)
 	w.ok(err)
-	w.ok(c.swap(t.Context(), table, first, 2))
+	w.ok(c.swap(w.Context(), table, first, 2))
 	w.at(other, table, 2)
-	w.is(other.swap(t.Context(), table, first, 3), catalog.ErrConflict)
-	w.is(c.swap(t.Context(), table, first, 2), catalog.ErrConflict) // even to where it is
+	w.is(other.swap(w.Context(), table, first, 3), catalog.ErrConflict)
+	if w.d.Commit == catalog.SwapsMetadata {
+		w.is(c.swap(w.Context(), table, first, 2), catalog.ErrConflict) // even to where it is
+	}
 	w.at(c, table, 2)
 	second, err := other.load(table)
 	w.ok(err)
-	w.ok(other.swap(t.Context(), table, second, 3))
+	w.ok(other.swap(w.Context(), table, second, 3))
 	w.at(c, table, 3)
 }
 
 // Each of some clients swaps again and again; every acknowledged swap must be a step
 // from the pointer that it expected, so the steps make one chain without a gap.
-func racingSwaps(t *testing.T, w *World) {
+func racingSwaps(w *World) {
 	const clients, rounds = 4, 12
 	first := w.start()
 	first.createNamespace("n")
-	table := id("n", "t")
+	table := w.id("n", "t")
 	w.ok(first.create(table, 0))
 	var all [clients]Client
 	for i := range all {
@@ -252,29 +291,29 @@ func racingSwaps(t *testing.T, w *World) {
 	for range rounds {
 		seen, err := first.load(table)
 		w.ok(err)
-		winner := w.one(race(clients, func(i int) error { return all[i].swap(t.Context(), table, seen, at+1+i) }), catalog.ErrConflict)
+		winner := w.one(race(clients, func(i int) error { return all[i].swap(w.Context(), table, seen, at+1+i) }), catalog.ErrConflict)
 		w.at(first, table, at+1+winner)
 		at += clients
 	}
 }
 
-func racingCreates(_ *testing.T, w *World) {
+func racingCreates(w *World) {
 	clients := []Client{w.start(), w.start(), w.start()}
 	clients[0].createNamespace("n")
 	for i := range 5 {
-		table := id("n", tableName(i))
+		table := w.id("n", tableName(i))
 		winner := w.one(race(len(clients), func(i int) error { return clients[i].create(table, i) }), catalog.ErrAlreadyExists)
 		w.at(clients[0], table, winner)
 	}
 }
 
-func racingDrops(t *testing.T, w *World) {
+func racingDrops(w *World) {
 	clients := []Client{w.start(), w.start(), w.start()}
 	clients[0].createNamespace("n")
 	for range 5 {
-		w.ok(clients[0].create(id("n", "t"), 1))
+		w.ok(clients[0].create(w.id("n", "t"), 1))
 		w.one(race(len(clients), func(i int) error {
-			_, err := clients[i].DropTable(t.Context(), catalog.DropTableRequest{Table: id("n", "t")})
+			_, err := clients[i].DropTable(w.Context(), catalog.DropTableRequest{Table: w.id("n", "t")})
 			return err
 		}), catalog.ErrNotExist)
 	}
@@ -282,33 +321,30 @@ func racingDrops(t *testing.T, w *World) {
 
 // A writer that planned on a table which was dropped, and made anew by another, must
 // not take the new one over.
-func swapAfterDrop(t *testing.T, w *World) {
+func swapAfterDrop(w *World) {
 	c, other := w.start(), w.start()
 	c.createNamespace("n")
-	table := id("n", "t")
+	table := w.id("n", "t")
 	w.ok(c.create(table, 1))
 	seen, err := other.load(table)
 	w.ok(err)
-	_, err = c.DropTable(t.Context(), catalog.DropTableRequest{Table: table})
+	_, err = c.DropTable(w.Context(), catalog.DropTableRequest{Table: table})
 	w.ok(err)
-	w.is(other.swap(t.Context(), table, seen, 2), catalog.ErrNotExist)
+	w.is(other.swap(w.Context(), table, seen, 2), catalog.ErrNotExist)
 	_, err = c.load(table)
 	w.is(err, catalog.ErrNotExist)
 	w.ok(c.create(table, 5))
-	w.is(other.swap(t.Context(), table, seen, 2), catalog.ErrConflict)
+	w.is(other.swap(w.Context(), table, seen, 2), catalog.ErrConflict)
 	w.at(c, table, 5)
 }
 
 // One that comes late must not take away the table that has the name by then.
-func dropExpected(t *testing.T, w *World) {
+func dropExpected(w *World) {
 	c := w.start()
-	if c.Describe().Commit != catalog.SwapsMetadata {
-		t.Skip("of Swappers")
-	}
 	c.createNamespace("n")
-	table := id("n", "t")
+	table := w.id("n", "t")
 	drop := func(n int) error {
-		_, err := c.DropTable(t.Context(), catalog.DropTableRequest{Table: table, ExpectedLocation: w.target.MetadataLocation(table, n)})
+		_, err := c.DropTable(w.Context(), catalog.DropTableRequest{Table: table, ExpectedLocation: w.target.MetadataLocation(table, n)})
 		return err
 	}
 	w.is(drop(1), catalog.ErrNotExist)
@@ -319,17 +355,17 @@ func dropExpected(t *testing.T, w *World) {
 	w.is(drop(2), catalog.ErrNotExist)
 }
 
-func endedContext(t *testing.T, w *World) {
+func endedContext(w *World) {
 	c := w.start()
 	c.createNamespace("n")
-	table := id("n", "t")
+	table := w.id("n", "t")
 	w.ok(c.create(table, 1))
 	seen, err := c.load(table)
 	w.ok(err)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(w.Context())
 	cancel()
 	w.is(c.swap(ctx, table, seen, 2), context.Canceled)
-	_, err = c.CreateTable(ctx, catalog.CreateTableRequest{Table: id("n", "u"), MetadataLocation: w.target.MetadataLocation(id("n", "u"), 1)})
+	_, err = c.CreateTable(ctx, w.createRequest(w.id("n", "u"), 1))
 	w.is(err, context.Canceled)
 	_, err = c.DropTable(ctx, catalog.DropTableRequest{Table: table})
 	w.is(err, context.Canceled)
@@ -339,13 +375,85 @@ func endedContext(t *testing.T, w *World) {
 	w.same(c.names("n"), "t")
 }
 
-func closing(t *testing.T, w *World) {
+func closing(w *World) {
 	c, other := w.start(), w.start()
 	c.createNamespace("n")
 	w.ok(errors.Join(c.Close(), c.Close()))
-	_, err := c.load(id("n", "t"))
+	_, err := c.load(w.id("n", "t"))
 	w.is(err, catalog.ErrUnavailable)
-	_, err = c.CreateNamespace(t.Context(), catalog.CreateNamespaceRequest{Namespace: []string{"m"}})
+	_, err = c.CreateNamespace(w.Context(), catalog.CreateNamespaceRequest{Namespace: w.levels("m")})
 	w.is(err, catalog.ErrUnavailable)
 	w.same(other.namespaces(""), "n")
+}
+
+// Each requirement of the specification that does not hold is a conflict, and the whole
+// commit with it.
+func requirements(w *World) {
+	c := w.start()
+	c.createNamespace("n")
+	table := w.id("n", "t")
+	w.ok(c.create(table, 1))
+	got, err := c.load(table)
+	w.ok(err)
+	at := w.metadata(got)
+	hold := []object{
+		{"type": "assert-table-uuid", "uuid": at.UUID},
+		{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": nil},
+		{"type": "assert-last-assigned-field-id", "last-assigned-field-id": at.LastColumnID},
+		{"type": "assert-current-schema-id", "current-schema-id": at.Schema},
+		{"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": at.LastSpecID},
+		{"type": "assert-default-spec-id", "default-spec-id": at.Spec},
+		{"type": "assert-default-sort-order-id", "default-sort-order-id": at.SortOrder},
+	}
+	for _, fails := range []object{
+		{"type": "assert-create"},
+		{"type": "assert-table-uuid", "uuid": "00000000-0000-0000-0000-000000000002"},
+		{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 5},
+		{"type": "assert-last-assigned-field-id", "last-assigned-field-id": at.LastColumnID + 1},
+		{"type": "assert-current-schema-id", "current-schema-id": at.Schema + 1},
+		{"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": at.LastSpecID + 1},
+		{"type": "assert-default-spec-id", "default-spec-id": at.Spec + 1},
+		{"type": "assert-default-sort-order-id", "default-sort-order-id": at.SortOrder + 1},
+	} {
+		err := c.commit(w.Context(), table, append(append([]object{}, hold...), fails), []object{setN(2)})
+		if !errors.Is(err, catalog.ErrConflict) {
+			w.Fatalf("%v: got %v, want %v", fails, err, catalog.ErrConflict)
+		}
+		w.at(c, table, 1)
+	}
+	w.ok(c.commit(w.Context(), table, hold, []object{setN(3)}))
+	w.at(c, table, 3)
+}
+
+func allOrNone(w *World) {
+	c := w.start()
+	c.createNamespace("n")
+	table := w.id("n", "t")
+	w.ok(c.create(table, 1))
+	err := c.commit(w.Context(), table, nil, []object{setN(2), {"action": "set-current-schema", "schema-id": 77}})
+	if !errors.Is(err, catalog.ErrInvalid) && !errors.Is(err, catalog.ErrConflict) {
+		w.Fatalf("a schema that is not there: got %v, want %v", err, catalog.ErrInvalid)
+	}
+	w.at(c, table, 1)
+}
+
+func createByCommit(w *World) {
+	c, other := w.start(), w.start()
+	c.createNamespace("n")
+	table := w.id("n", "t")
+	build := func(c Client, n int) error {
+		return c.commit(w.Context(), table, []object{{"type": "assert-create"}}, []object{
+			{"action": "assign-uuid", "uuid": "2f9b1a1e-6d0c-4c3f-9a52-0000000000" + fmt.Sprintf("%02x", n)},
+			{"action": "upgrade-format-version", "format-version": 2},
+			{"action": "add-schema", "schema": schemaOf(1), "last-column-id": 1}, {"action": "set-current-schema", "schema-id": -1},
+			{"action": "add-spec", "spec": object{"spec-id": 0, "fields": []object{}}}, {"action": "set-default-spec", "spec-id": -1},
+			{"action": "add-sort-order", "sort-order": object{"order-id": 0, "fields": []object{}}}, {"action": "set-default-sort-order", "sort-order-id": -1},
+			{"action": "set-location", "location": w.location(c, table)}, setN(n),
+		})
+	}
+	clients := []Client{c, other}
+	winner := w.one(race(2, func(i int) error { return build(clients[i], 10+i) }), catalog.ErrConflict)
+	w.at(c, table, 10+winner)
+	w.is(build(other, 20), catalog.ErrConflict)
+	w.at(c, table, 10+winner)
 }

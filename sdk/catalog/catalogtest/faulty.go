@@ -6,6 +6,18 @@ import (
 	"github.com/mink-project/mink/sdk/catalog"
 )
 
+// FaultyCommitter is Faulty for catalogs that compute metadata.
+type FaultyCommitter struct{ *Faulty }
+
+// CommitTable implements catalog.Committer.
+func (f FaultyCommitter) CommitTable(ctx context.Context, req catalog.CommitTableRequest) (resp catalog.LoadTableResponse, err error) {
+	if err := f.before("CommitTable"); err != nil {
+		return resp, err
+	}
+	resp, err = f.Catalog.(catalog.Committer).CommitTable(ctx, req)
+	return resp, f.after("CommitTable", err)
+}
+
 // Faulty is a Swapper whose changes fail as a test wants. Its hooks are called with the
 // name of the call ("SwapMetadata", "CreateTable", "DropTable", "LoadTable"); nil hooks do nothing.
 type Faulty struct {

@@ -24,8 +24,12 @@ import (
 )
 
 // Main runs the process as a plugin, and does not return, when its executable has
-// a plugin's name: what follows mink-plugin-objstore- is the behaviour.
+// a plugin's name: what follows mink-plugin-objstore- or mink-plugin-catalog- is the
+// behaviour.
 func Main() {
+	if behaviour, ok := strings.CutPrefix(filepath.Base(os.Args[0]), plugin.FilePrefix+plugin.KindCatalog+"-"); ok {
+		plugin.Serve(catalogOf(behaviour))
+	}
 	behaviour, ok := strings.CutPrefix(filepath.Base(os.Args[0]), plugin.FilePrefix+plugin.KindObjectStore+"-")
 	if !ok {
 		return
@@ -58,13 +62,19 @@ func Main() {
 //	odd             logs a line on which go-plugin's own reader panics, then ends
 func Install(t testing.TB, dir, behaviour string) string {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	m := good(behaviour).Manifest()
 	if behaviour == "sink" { // the file is found as a store, the process says otherwise
 		m.Kind, m.Schemes = plugin.KindObjectStore, []string{"sink"}
+	}
+	return install(t, dir, m)
+}
+
+// install makes the test's executable the plugin of the manifest.
+func install(t testing.TB, dir string, m plugin.Manifest) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
 	}
 	if m.SHA256, err = checksum(); err != nil {
 		t.Fatal(err)

@@ -46,6 +46,7 @@ const (
 	Code_READ_ONLY         Code = 13
 	Code_CANCELED          Code = 14 // the caller gave up
 	Code_DEADLINE_EXCEEDED Code = 15 // the caller's deadline passed
+	Code_NOT_EMPTY         Code = 16 // a namespace has tables or namespaces below it
 )
 
 // Enum value maps for Code.
@@ -67,6 +68,7 @@ var (
 		13: "READ_ONLY",
 		14: "CANCELED",
 		15: "DEADLINE_EXCEEDED",
+		16: "NOT_EMPTY",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":  0,
@@ -85,6 +87,7 @@ var (
 		"READ_ONLY":         13,
 		"CANCELED":          14,
 		"DEADLINE_EXCEEDED": 15,
+		"NOT_EMPTY":         16,
 	}
 )
 
@@ -190,7 +193,7 @@ const file_mink_plugin_v1_error_proto_rawDesc = "" +
 	"\x05codes\x18\x01 \x03(\x0e2\x14.mink.plugin.v1.CodeR\x05codes\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter*\x8f\x02\n" +
+	"retryAfter*\x9e\x02\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNOT_EXIST\x10\x01\x12\x12\n" +
@@ -209,7 +212,8 @@ const file_mink_plugin_v1_error_proto_rawDesc = "" +
 	"\bNO_SPACE\x10\f\x12\r\n" +
 	"\tREAD_ONLY\x10\r\x12\f\n" +
 	"\bCANCELED\x10\x0e\x12\x15\n" +
-	"\x11DEADLINE_EXCEEDED\x10\x0fB@Z>github.com/mink-project/mink/sdk/internal/pluginpb/v1;pluginpbb\x06proto3"
+	"\x11DEADLINE_EXCEEDED\x10\x0f\x12\r\n" +
+	"\tNOT_EMPTY\x10\x10B@Z>github.com/mink-project/mink/sdk/internal/pluginpb/v1;pluginpbb\x06proto3"
 
 var (
 	file_mink_plugin_v1_error_proto_rawDescOnce sync.Once

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/mink-project/mink/sdk/catalog"
 	pb "github.com/mink-project/mink/sdk/internal/pluginpb/v1"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/objstore"
@@ -75,6 +76,13 @@ var sinks = func() vocabulary {
 	return v
 }()
 
+// catalogs are the words of sinks, and namespaces that are in use.
+var catalogs = func() vocabulary {
+	v := sinks
+	v.words = append([]word{{pb.Code_NOT_EMPTY, catalog.ErrNotEmpty}}, v.words...)
+	return v
+}()
+
 // grpcCodes are for tools that look at the status alone; a host reads the detail.
 var grpcCodes = map[pb.Code]codes.Code{
 	pb.Code_NOT_EXIST: codes.NotFound, pb.Code_ALREADY_EXISTS: codes.AlreadyExists,
@@ -83,6 +91,7 @@ var grpcCodes = map[pb.Code]codes.Code{
 	pb.Code_UNAVAILABLE: codes.Unavailable, pb.Code_CORRUPT: codes.DataLoss, pb.Code_UNIMPLEMENTED: codes.Unimplemented,
 	pb.Code_NO_SPACE: codes.ResourceExhausted, pb.Code_READ_ONLY: codes.FailedPrecondition,
 	pb.Code_CANCELED: codes.Canceled, pb.Code_DEADLINE_EXCEEDED: codes.DeadlineExceeded,
+	pb.Code_NOT_EMPTY: codes.FailedPrecondition,
 }
 
 // encode is the plugin's side; nil for nil.
