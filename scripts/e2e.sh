@@ -46,7 +46,7 @@ if [ "${1:-all}" = chaos-cluster ]; then
 	exit $status
 fi
 
-skip='^TestInterop(QuickStarts)?$|^TestCluster' # scripts/interop.sh, make chaos-cluster
+skip='^TestInterop(QuickStarts)?$|^TestCluster|^TestLake' # scripts/interop.sh, make chaos-cluster, make e2e-lake
 if [ "${1:-all}" = s3 ]; then
 	export MINK_TEST_STORAGE=s3 MINK_TEST_CLOUD=required MINK_TEST_PLUGINS="$PWD/bin/plugins"
 	[ -x "$MINK_TEST_PLUGINS/mink-plugin-objstore-s3" ] || { echo "e2e on S3 needs bin/plugins: run make plugins"; exit 1; }

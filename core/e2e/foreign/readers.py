@@ -1,6 +1,7 @@
 """Reads one Iceberg table with other engines and compares it with what it must hold.
 
     readers.py EXPECTED.arrow ENGINE LOCATION NAMESPACE TABLE
+    readers.py -          the same, for each line of standard input, a JSON array of the five
 
 ENGINE is pyiceberg-file or duckdb-file (LOCATION: a metadata file), pyiceberg-rest or
 duckdb-rest (LOCATION: the URI of a REST catalog). Prints a JSON object: rows (how many
@@ -95,4 +96,8 @@ def main(expected, engine, location, namespace, name):
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    if sys.argv[1:] == ["-"]:
+        for line in sys.stdin:
+            print(json.dumps(main(*json.loads(line))), flush=True)
+    else:
+        print(json.dumps(main(*sys.argv[1:])))
