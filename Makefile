@@ -75,6 +75,12 @@ chaos-cluster: build ## random faults of three nodes, Postgres and an S3 server 
 	@VERSION='$(VERSION)' scripts/skewed-clock.sh
 	@scripts/cloud-servers.sh && scripts/e2e.sh chaos-cluster
 
+.PHONY: chaos-lake
+chaos-lake: build ## kills and other faults at every step of tiering, under load (ROUNDS=n, default 10; SEED=n; FAULT=part of a fault's name)
+	@VERSION='$(VERSION)' scripts/plugins.sh bin/plugins objstore-s3
+	@CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/mink-faults ./core/e2e/faultnode
+	@scripts/cloud-servers.sh && ROUNDS=$${ROUNDS:-10} scripts/e2e.sh chaos-lake
+
 .PHONY: lint
 lint: ## gofmt, go vet, golangci-lint
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' | grep -v pb/)); test -z "$$unformatted" || { echo "gofmt needed: $$unformatted"; exit 1; }

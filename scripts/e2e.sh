@@ -3,7 +3,7 @@
 # runs ROUNDS random SIGKILLs under load instead (MINK_TEST_CHAOS_SEED repeats a
 # run). `scripts/e2e.sh chaos-cluster` does ROUNDS random things to three nodes with a
 # Postgres and an S3 server (SEED repeats a run; RUN='^TestCluster' runs every fault
-# alone): docs/chaos.md. `scripts/e2e.sh s3` runs what does not look into the store's directory with
+# alone), `scripts/e2e.sh chaos-lake` to their tiering (FAULT chooses faults): docs/chaos.md. `scripts/e2e.sh s3` runs what does not look into the store's directory with
 # the objects in S3: bin/plugins and a server of .cache/cloud for every node.
 # RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
 # manual's commands, jq, curl and pgrep; makes a
@@ -31,16 +31,23 @@ if [ "${1:-all}" = chaos ]; then
 	MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-20}" exec go test -count=1 -timeout 60m -v -run '^TestChaos' ./core/e2e
 fi
 
-if [ "${1:-all}" = chaos-cluster ]; then
+if [ "${1:-all}" = chaos-cluster ] || [ "${1:-all}" = chaos-lake ]; then
 	export MINK_TEST_CLOUD=required MINK_TEST_POSTGRES=required MINK_TEST_PLUGINS="$PWD/bin/plugins" MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-5}" MINK_TEST_CHAOS_SEED="${SEED:-}"
 	export MINK_TEST_CHAOS_DIARY="$PWD/.cache" # what was said while a writer waited for long, a file each
 	[ -x "$MINK_TEST_PLUGINS/mink-plugin-objstore-s3" ] || { echo "chaos of a cluster needs bin/plugins: run make plugins"; exit 1; }
 	if [ -x bin/mink-clock ]; then # scripts/skewed-clock.sh: else without the fault of a clock
 		export MINK_TEST_CLOCK_BINARY="$PWD/bin/mink-clock" MINK_TEST_CLOCK_PLUGINS="$PWD/bin/plugins-clock"
 	fi
-	log=.cache/chaos-cluster.log # with the nodes' logs when a round failed
+	log=.cache/$1.log # with the nodes' logs when a round failed
+	run='^TestClusterChaos$'
+	if [ "$1" = chaos-lake ]; then
+		scripts/lake-venv.sh
+		export MINK_TEST_LAKE_PYTHON="$PWD/.cache/lake-venv/bin/python" MINK_TEST_FAULT_BINARY="$PWD/bin/mink-faults" MINK_TEST_CHAOS_FAULT="${FAULT:-}"
+		[ -x "$MINK_TEST_FAULT_BINARY" ] || { echo "chaos of the lake needs bin/mink-faults: run make chaos-lake"; exit 1; }
+		run='^TestLakeChaos$'
+	fi
 	status=0
-	go test -count=1 -timeout 10h -v -run "${RUN:-^TestClusterChaos\$}" ./core/e2e >$log 2>&1 || status=$?
+	go test -count=1 -timeout 10h -v -run "${RUN:-$run}" ./core/e2e >$log 2>&1 || status=$?
 	grep -vE '^ *\{"time"|^=== ' $log || true
 	[ $status = 0 ] || echo "all of it: $log"
 	exit $status

@@ -39,6 +39,7 @@ func (l *load) verify(what string) (rows int) {
 	rows += l.verifyRows(ctx, what)
 	rows += l.verifyStock(ctx, what)
 	l.verifyGroup(ctx, what)
+	l.verifyLake(what)
 	l.fsck(what)
 	return rows
 }

@@ -208,8 +208,11 @@ func (l *load) cutFromPeers(rng *rand.Rand) {
 	l.cut(rng, []func(*load, *member, trouble){(*load).wirePeers, (*load).wireFromPeers, (*load).wireToPeers}[rng.IntN(3)])
 }
 
-func (l *load) wireDatabase(m *member, what trouble) { m.toDatabase.set(-1, what) }
-func (l *load) wireStore(m *member, what trouble)    { m.toStore.set(-1, what) }
+func (l *load) wireDatabase(m *member, what trouble) {
+	m.toDatabase.set(-1, what)
+	m.toCatalog.set(-1, what)
+}
+func (l *load) wireStore(m *member, what trouble) { m.toStore.set(-1, what) }
 
 func (l *load) wirePeers(m *member, what trouble) {
 	l.wireFromPeers(m, what)

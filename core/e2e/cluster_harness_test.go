@@ -31,7 +31,8 @@ const soon = 3 * time.Minute
 // trio is a cluster of real processes with one Postgres and one S3 server. Each
 // node reaches each of its neighbours over a wire of its own:
 //
-//	node i --database[i]--> Postgres
+//	node i --database[i]--> Postgres, metadata
+//	node i --catalog[i]---> Postgres, catalog of the lake
 //	node i --store[i]-----> S3 server
 //	clients and nodes --flight[i]--> node i
 type trio struct {
@@ -42,19 +43,22 @@ type trio struct {
 	children []int // processes that nodes started, as far as they were looked for
 	ids      int   // the highest that freeID gave out
 	clients  diary // what the clients say that they do
+
+	freshness time.Duration // of the lake
+	faults    string        // the file that arms fault points; "": the nodes have none
 }
 
 // member is one node of a trio.
 type member struct {
 	*node
-	c                       *trio
-	place                   int // in trio.nodes, whatever the id of who is there
-	id                      int
-	toDatabase, toStore, in *wire
-	process                 atomic.Int64 // 0: none runs
-	paused                  bool
-	clock                   *wallClock // nil: the clock of the machine
-	smallDisk               bool       // its data directory has a small file system of its own
+	c                                  *trio
+	place                              int // in trio.nodes, whatever the id of who is there
+	id                                 int
+	toDatabase, toCatalog, toStore, in *wire
+	process                            atomic.Int64 // 0: none runs
+	paused                             bool
+	clock                              *wallClock // nil: the clock of the machine
+	smallDisk                          bool       // its data directory has a small file system of its own
 }
 
 // newCluster makes n nodes; start starts them.
@@ -65,7 +69,7 @@ func newCluster(t *testing.T, n int, flags ...string) *trio {
 	if plugins == "" {
 		t.Skip("MINK_TEST_PLUGINS is not set: run make chaos-cluster, or scripts/e2e.sh cluster")
 	}
-	c := &trio{t: t, database: pgtest.Start(t), store: cloudtest.S3(t, "mink")}
+	c := &trio{t: t, database: pgtest.Start(t), store: cloudtest.S3(t, "mink"), freshness: 4 * time.Second}
 	for i := range n {
 		c.add(i, plugins, flags)
 	}
@@ -75,7 +79,7 @@ func newCluster(t *testing.T, n int, flags ...string) *trio {
 func (c *trio) add(i int, plugins string, flags []string) {
 	t := c.t
 	m := &member{c: c, place: i, id: i + 1}
-	m.toDatabase = newWire(t, c.database.Addr(), nil)
+	m.toDatabase, m.toCatalog = newWire(t, c.database.Addr(), nil), newWire(t, c.database.Addr(), nil)
 	m.toStore = newWire(t, strings.TrimPrefix(c.store.URL, "http://"), nil)
 	n := &node{t: t, dir: t.TempDir(), stderr: &tail{}}
 	n.flight, n.kafka, n.http = freeAddress(t), freeAddress(t), freeAddress(t)
@@ -83,6 +87,7 @@ func (c *trio) add(i int, plugins string, flags []string) {
 	n.flags = append([]string{
 		"--node-id", fmt.Sprint(m.id), "--advertise", m.in.address,
 		"--meta-url", strings.Replace(c.database.URL(), c.database.Addr(), m.toDatabase.address, 1),
+		"--lake-catalog-url", strings.Replace(c.database.URL(), c.database.Addr(), m.toCatalog.address, 1),
 		"--lease-ttl", leaseTTL.String(), "--coordinator-tick", "500ms",
 		// What usually takes minutes happens while a scenario runs.
 		"--wal-batch-interval", "50ms", "--wal-upload-interval", "700ms", "--compaction-interval", "1s", "--object-grace", "2s",

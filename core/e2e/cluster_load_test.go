@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,7 @@ const (
 	busyRows, busyParts         = "busy.rows", 8
 	busyStock, busyKeys         = "busy.stock", 24
 	busyGroup, busyMembers      = "busy", 2
+	typedTopic, typedPartitions = "typed", 2 // JSON, each record a row
 )
 
 // pulse is the acknowledgements of one writer: how long it went without one.
@@ -110,10 +112,12 @@ type load struct {
 
 	kafka   map[string][]*series // producer -> partition
 	clean   []*series            // partition
+	typed   []*series            // partition
 	rows    []*series            // part
 	stock   []*counter           // key
 	seen    groupSeen
 	members []*groupMember
+	lake    lakeLoad
 }
 
 // counter is one row of the primary-key table, which only its own goroutine moves.
@@ -142,14 +146,17 @@ func startLoad(c *trio) *load {
 	l := &load{c: c, t: c.t, cl: c.client(), kafka: map[string][]*series{}}
 	l.stop, l.end = context.WithCancel(c.t.Context())
 	c.t.Cleanup(func() { l.end(); _ = l.g.Wait() })
-	c.mink("topic", "create", busyTopic, "--partitions", fmt.Sprint(busyPartitions))
+	lake := c.lakeOptions("--option", "")
+	c.mink(append([]string{"topic", "create", busyTopic, "--partitions", fmt.Sprint(busyPartitions)}, c.lakeOptions("--config", "mink.")...)...)
 	c.mink("topic", "create", cleanTopic, "--partitions", fmt.Sprint(cleanPartitions),
 		"--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=0.01")
 	c.mink("db", "create", "busy")
-	c.mink("table", "create", busyRows, "--bucket-key", "part", "--bucket-count", "6", "-C", "part INT NOT NULL", "-C", "seq BIGINT NOT NULL", "-C", "text STRING")
-	c.mink("table", "create", busyStock, "--primary-key", "region,id", "--bucket-count", "6",
-		"-C", "region STRING NOT NULL", "-C", "id BIGINT NOT NULL", "-C", "n BIGINT", "-C", "kept BIGINT")
-	l.known("kafka."+busyTopic, "kafka."+cleanTopic, busyRows, busyStock)
+	c.mink(append([]string{"table", "create", busyRows, "--bucket-key", "part", "--bucket-count", "6", "-C", "part INT NOT NULL", "-C", "seq BIGINT NOT NULL", "-C", "text STRING"}, lake...)...)
+	c.mink(append([]string{"table", "create", busyStock, "--primary-key", "region,id", "--bucket-count", "6",
+		"-C", "region STRING NOT NULL", "-C", "id BIGINT NOT NULL", "-C", "n BIGINT", "-C", "kept BIGINT"}, lake...)...)
+	c.mink(append([]string{"table", "create", "kafka." + typedTopic, "--bucket-count", fmt.Sprint(typedPartitions), "--option", "kafka.value.format=json",
+		"-C", "part INT NOT NULL", "-C", "seq BIGINT NOT NULL", "-C", "tags ARRAY<STRING>"}, lake...)...)
+	l.known("kafka."+busyTopic, "kafka."+cleanTopic, "kafka."+typedTopic, busyRows, busyStock)
 	l.produce()
 	l.append()
 	l.upsert()
@@ -193,7 +200,7 @@ func (l *load) writers() []*pulse {
 	for _, s := range l.clean {
 		out = append(out, &s.pulse)
 	}
-	for _, s := range l.rows {
+	for _, s := range slices.Concat(l.typed, l.rows) {
 		out = append(out, &s.pulse)
 	}
 	for _, s := range l.stock {
@@ -216,6 +223,11 @@ func (l *load) produce() {
 	k := l.c.franz(kgo.StopProducerOnDataLossDetected(), kgo.MaxBufferedRecords(5000))
 	l.send(k, l.clean, cleanTopic, func(_ int, seq int64) (key, value []byte) {
 		return fmt.Appendf(nil, "key-%d", cleanKey(seq)), fmt.Appendf(nil, "%d", seq)
+	})
+	l.typed = newSeries(typedTopic, typedPartitions)
+	k = l.c.franz(kgo.StopProducerOnDataLossDetected(), kgo.MaxBufferedRecords(5000))
+	l.send(k, l.typed, typedTopic, func(partition int, seq int64) (key, value []byte) {
+		return nil, fmt.Appendf(nil, `{"part":%d,"seq":%d,"tags":["a",null]}`, partition, seq)
 	})
 }
 

@@ -134,7 +134,11 @@ func (p *parts) openWarehouse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := lake.NewWarehouse(lake.WarehouseConfig{Store: p.objects, Root: root, Catalog: c, CacheBytes: min(64<<20, memoryLimit()/32), Logger: p.logger})
+	wcfg := lake.WarehouseConfig{Store: p.objects, Root: root, Catalog: c, CacheBytes: min(64<<20, memoryLimit()/32), Logger: p.logger}
+	if p.given.WrapLake != nil {
+		wcfg = p.given.WrapLake(wcfg)
+	}
+	w, err := lake.NewWarehouse(wcfg)
 	if err != nil {
 		return errors.Join(err, c.Close())
 	}

@@ -95,6 +95,9 @@ type Given struct {
 	Sinks map[string]sink.Sink
 	// WrapSink, when set, gets every other sink and answers what is used in its place.
 	WrapSink func(name string, s sink.Sink) sink.Sink
+	// WrapLake, when set, gets what the lake is made of and answers what it is made of
+	// instead: another one's store, another one's catalog.
+	WrapLake func(c lake.WarehouseConfig) lake.WarehouseConfig
 	// Dial connects to another node, at host:port; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }

@@ -26,6 +26,10 @@ const busyTimeout = 10 * time.Second
 // connectTimeout bounds one attempt when the URL names none.
 const connectTimeout = 10 * time.Second
 
+// idleTransactionMax is after how long without a statement Postgres ends a transaction: a
+// process that stands still in one holds locks that others wait for.
+const idleTransactionMax = 5 * time.Second
+
 // database is what both kinds have in common; statements have $1 placeholders,
 // which both know.
 type database struct {
@@ -124,7 +128,7 @@ func checkSession(ctx context.Context, conn *pgx.Conn) error {
 	if commit == "off" {
 		return fmt.Errorf("postgres has synchronous_commit = off: an acknowledged commit could be lost in a crash; set it to on for this database or role: %w", catalog.ErrInvalid)
 	}
-	_, err := conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'`)
+	_, err := conn.Exec(ctx, fmt.Sprintf(`SET default_transaction_isolation = 'read committed'; SET idle_in_transaction_session_timeout = %d`, idleTransactionMax.Milliseconds()))
 	return err
 }
 

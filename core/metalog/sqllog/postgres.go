@@ -39,6 +39,11 @@ var postgresDialect = dialect{
 // connectTimeout bounds one attempt when the URL names none.
 const connectTimeout = 10 * time.Second
 
+// idleTransactionMax is after how long without a statement the database ends a
+// transaction, and with it the session: a process that stands still in one, or that
+// packets do not reach, has the head's lock, and no other could write until it comes back.
+const idleTransactionMax = 5 * time.Second
+
 func openPostgres(ctx context.Context, rawURL string, cfg Config, w *wake.Signal, logger *slog.Logger) (*postgresDB, error) {
 	pc, err := pgxpool.ParseConfig(rawURL)
 	if err != nil { // its text hides the password
@@ -106,7 +111,7 @@ func refuseStandby(ctx context.Context, conn *pgconn.PgConn) error {
 }
 
 // checkSession refuses a session in which an acknowledged commit could be lost,
-// and fixes the isolation that the statements are written for.
+// fixes the isolation that the statements are written for, and bounds how long a lock is held.
 func checkSession(ctx context.Context, conn *pgx.Conn) error {
 	var commit string
 	err := conn.QueryRow(ctx, `SHOW synchronous_commit`).Scan(&commit)
@@ -116,7 +121,7 @@ func checkSession(ctx context.Context, conn *pgx.Conn) error {
 	if commit == "off" {
 		return fmt.Errorf("postgres has synchronous_commit = off: an acknowledged change could be lost in a crash; set it to on for this database or role: %w", mink.ErrInvalid)
 	}
-	_, err = conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'`)
+	_, err = conn.Exec(ctx, fmt.Sprintf(`SET default_transaction_isolation = 'read committed'; SET idle_in_transaction_session_timeout = %d`, idleTransactionMax.Milliseconds()))
 	return err
 }
 
@@ -372,6 +377,8 @@ func postgresError(err error, committing bool) error {
 		return say("the database is read-only (a standby?); point the metadata url at the primary", mink.ErrUnavailable)
 	case e.Code == "53100":
 		return say("the database's disk is full; free space, the log goes on by itself", mink.ErrUnavailable)
+	case e.Code == "25P03":
+		return say("this process stood still in a transaction, and the database ended it", mink.ErrUnavailable)
 	case e.Code[:2] == "53", e.Code == "40001", e.Code == "40P01", e.Code == "55P03":
 		return say("the database is busy", mink.ErrUnavailable)
 	case e.Code == "57014" || e.Code[:2] == "57" || e.Code[:2] == "08" || e.Code == "40003":

@@ -1,6 +1,7 @@
 package sqllog_test
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"strings"
@@ -52,6 +53,7 @@ func TestPostgres(t *testing.T) {
 		check(t, err)
 		check(t, l.Close())
 	})
+	t.Run("a process stands still in a transaction", func(t *testing.T) { testStandsStill(t, pg) })
 	t.Run("lost responses", func(t *testing.T) { testLostResponses(t, pg) })
 	t.Run("restart", func(t *testing.T) { testPostgresRestart(t, pg) }) // last: it cuts all sessions
 }
@@ -105,6 +107,35 @@ func testNotify(t *testing.T, pg *pgtest.Server) {
 }
 
 // Appends of two processes, alone and with marks, interleave into one chain.
+// testStandsStill: who stands still in a transaction, with the head and the lease locked, keeps
+// nobody from taking the lease, and has not taken it.
+func testStandsStill(t *testing.T, pg *pgtest.Server) {
+	url := pg.Schema(t)
+	take := func(l metalog.Log, node mink.NodeID, payload func(mink.LeaseEpoch) ([]byte, error)) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		e, err := l.Append(ctx, metalog.Append{Payloads: [][]byte{{byte(node)}}, Register: node})
+		if err != nil {
+			return err
+		}
+		_, _, err = l.TakeLease(ctx, metalog.TakeLease{Node: node, NodeEpoch: mink.NodeEpoch(e[0].Index), TTL: time.Hour, Payload: payload})
+		return err
+	}
+	still, other := openURL(t, url), openURL(t, url)
+	defer func() { check(t, errors.Join(still.Close(), other.Close())) }()
+	_, err := other.Append(t.Context(), metalog.Append{Payloads: [][]byte{{9}}}) // its connection is there
+	check(t, err)
+	err = take(still, 1, func(mink.LeaseEpoch) ([]byte, error) {
+		return []byte{2}, take(other, 2, func(mink.LeaseEpoch) ([]byte, error) { return []byte{1}, nil })
+	})
+	wantErr(t, err, mink.ErrUnavailable)
+	lease, _, err := other.ReadLease(t.Context())
+	check(t, err)
+	if lease.Node != 2 {
+		t.Errorf("the lease is node %d's", lease.Node)
+	}
+}
+
 func testTwoProcesses(t *testing.T, pg *pgtest.Server) {
 	url := pg.Schema(t)
 	done := make(chan error, 2)
