@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the servers that the tests of the object-store plugins start, pinned,
-# under .cache/cloud: versitygw (S3), fake-gcs-server (GCS), Azurite (Azure Blob).
+# Installs the servers that the tests of the plugins start, pinned, under .cache/cloud:
+# versitygw (S3), fake-gcs-server (GCS), Azurite (Azure Blob), Iceberg's reference REST
+# catalog (needs Java and mvn), moto (Glue; needs Python).
 # Prints one line for each that could not be installed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -24,6 +25,15 @@ azurite() {
 	npm install --prefix "$cache/azurite" --no-audit --no-fund "azurite@$1"
 }
 
+iceberg_rest() { mvn -q -B -f scripts/iceberg-rest/pom.xml dependency:copy-dependencies -DoutputDirectory="$cache/iceberg-rest"; }
+
+moto() {
+	python3 -m venv "$cache/moto"
+	"$cache/moto/bin/pip" install -q "moto[server,glue]==$1"
+}
+
 with versitygw v1.8.0 env GOBIN="$cache/bin" go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 with fake-gcs-server v1.56.1 env GOBIN="$cache/bin" go install github.com/fsouza/fake-gcs-server@v1.56.1
 with azurite 3.37.0 azurite 3.37.0
+with iceberg-rest 1.10.0 iceberg_rest
+with moto 5.2.5 moto 5.2.5

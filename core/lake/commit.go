@@ -59,6 +59,9 @@ func (w *Warehouse) commitToCommitter(ctx context.Context, id catalog.Identifier
 		return nil, invalid(err)
 	}
 	changes, err := json.Marshal(append([]table.Update{}, updates...))
+	if err == nil {
+		changes, err = w.withoutForbidden(id, changes)
+	}
 	if err != nil {
 		return nil, invalid(err)
 	}
@@ -71,6 +74,39 @@ func (w *Warehouse) commitToCommitter(ctx context.Context, id catalog.Identifier
 		return nil, objstore.UnknownOutcome("commit", id.String(), err) // it has happened; what it made is not known
 	}
 	return w.bind(id, meta, got.MetadataLocation), nil
+}
+
+// withoutForbidden takes the table properties that the catalog refuses out of updates.
+func (w *Warehouse) withoutForbidden(id catalog.Identifier, updates json.RawMessage) (json.RawMessage, error) {
+	d := w.catalog.Describe()
+	if len(d.ForbiddenProperties) == 0 {
+		return updates, nil
+	}
+	var all []map[string]json.RawMessage
+	if err := json.Unmarshal(updates, &all); err != nil {
+		return nil, err
+	}
+	for _, u := range all {
+		if string(u["action"]) != strconv.Quote(table.UpdateSetProperties) {
+			continue
+		}
+		var set map[string]string
+		if err := json.Unmarshal(u["updates"], &set); err != nil {
+			return nil, err
+		}
+		for name := range set {
+			if d.Forbids(name) {
+				w.logger.Debug("a property of a lake table is left out, which its catalog refuses", "table", id.String(), "property", name)
+				delete(set, name)
+			}
+		}
+		left, err := json.Marshal(set)
+		if err != nil {
+			return nil, err
+		}
+		u["updates"] = left
+	}
+	return json.Marshal(all)
 }
 
 func (w *Warehouse) commitBySwap(ctx context.Context, id catalog.Identifier, reqs []table.Requirement, updates []table.Update, check func(base, next table.Metadata) error) (*table.Table, error) {

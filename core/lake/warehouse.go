@@ -52,6 +52,11 @@ func NewWarehouse(cfg WarehouseConfig) (*Warehouse, error) {
 	if err := catalog.Check(cfg.Catalog); err != nil {
 		return nil, err
 	}
+	for _, name := range []string{keyTableID, keyRound, keyOffsets} {
+		if d := cfg.Catalog.Describe(); d.Forbids(name) {
+			return nil, fmt.Errorf("%w: catalog %q refuses the table property %s, in which Mink keeps how far it has written; take it out of forbidden_properties, or use another catalog", catalog.ErrInvalid, d.Name, name)
+		}
+	}
 	if cfg.CacheBytes <= 0 {
 		cfg.CacheBytes = 64 << 20
 	}

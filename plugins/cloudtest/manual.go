@@ -13,13 +13,19 @@ import (
 // CheckManual compares the table of options in docs/plugins.md with the plugin's.
 func CheckManual(t *testing.T, p plugin.ObjectStore) {
 	t.Helper()
+	CheckOptions(t, p.Info)
+}
+
+// CheckOptions is CheckManual for any plugin.
+func CheckOptions(t *testing.T, info plugin.Info) {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(repository(), "docs", "plugins.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var table strings.Builder
-	table.WriteString("| option of " + p.Info.Name + " | default | meaning |\n| --- | --- | --- |\n")
-	for _, o := range p.Info.Options {
+	table.WriteString("| option of " + info.Name + " | default | meaning |\n| --- | --- | --- |\n")
+	for _, o := range info.Options {
 		secret := ""
 		if o.Secret {
 			secret = " (secret)"

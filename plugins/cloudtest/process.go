@@ -12,7 +12,7 @@ import (
 
 // Main is the TestMain of a plugin: the test's executable is the plugin when it is
 // started under a plugin's name.
-func Main(m *testing.M, p plugin.ObjectStore) {
+func Main(m *testing.M, p plugin.Plugin) {
 	if filepath.Base(os.Args[0]) == p.Manifest().FileName() {
 		plugin.Serve(p)
 	}
@@ -36,17 +36,18 @@ func Launch(t *testing.T, p plugin.ObjectStore) func(t *testing.T, uri string, o
 }
 
 // Process starts the plugin as Launch does.
-func Process(t testing.TB, p plugin.ObjectStore) *host.Process {
+func Process(t testing.TB, p plugin.Plugin) *host.Process {
 	t.Helper()
+	manifest := p.Manifest()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), p.Manifest().FileName())
+	path := filepath.Join(t.TempDir(), manifest.FileName())
 	if err := os.Symlink(self, path); err != nil {
 		t.Fatal(err)
 	}
-	process, err := host.Launch(t.Context(), host.Config{Path: path, Kind: plugin.KindObjectStore, Env: p.Info.Env, SharedMemory: true})
+	process, err := host.Launch(t.Context(), host.Config{Path: path, Kind: manifest.Kind, Env: manifest.Env, SharedMemory: manifest.Kind == plugin.KindObjectStore})
 	if err != nil {
 		t.Fatal(err)
 	}

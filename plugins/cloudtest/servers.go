@@ -49,6 +49,7 @@ type Server struct {
 	Dir string // of its data
 
 	program string
+	by      string // what runs the program; "": itself
 	args    []string
 	env     []string
 
@@ -95,6 +96,35 @@ func Azure(tb testing.TB) *Server {
 	return s.start(tb)
 }
 
+// IcebergREST starts the reference server of Iceberg REST catalogs. Tables for which
+// no place is named go to the directory.
+func IcebergREST(tb testing.TB, warehouse string) *Server {
+	tb.Helper()
+	s := &Server{Dir: warehouse, program: "iceberg-rest"}
+	port := s.listenOn(tb)
+	java, err := exec.LookPath("java")
+	if err != nil {
+		s.program = "iceberg-rest/java" // for the message: nothing runs it
+	}
+	s.by = java
+	s.args = []string{"-Xmx512m", "-cp", filepath.Join(installed(), s.program, "*"), "org.apache.iceberg.rest.RESTCatalogServer"}
+	// Its default is SQLite in memory, of which each connection has its own.
+	s.env = []string{
+		"CATALOG_REST_PORT=" + port, "CATALOG_WAREHOUSE=file://" + warehouse, "CATALOG_JDBC_STRICT__MODE=true",
+		"CATALOG_URI=jdbc:sqlite:" + filepath.Join(tb.TempDir(), "catalog.db"), "CATALOG_CLIENTS=1",
+	}
+	return s.start(tb)
+}
+
+// Moto starts moto's server, which has Glue and other services of AWS in memory.
+func Moto(tb testing.TB) *Server {
+	tb.Helper()
+	s := &Server{Dir: tb.TempDir(), program: "moto/bin/moto_server"}
+	port := s.listenOn(tb)
+	s.args = []string{"-H", "127.0.0.1", "-p", port}
+	return s.start(tb)
+}
+
 // listenOn takes a free port.
 func (s *Server) listenOn(tb testing.TB) string {
 	tb.Helper()
@@ -117,7 +147,9 @@ func (s *Server) start(tb testing.TB) *Server {
 		}
 		tb.Skipf("LEFT OUT: %s is not installed (scripts/cloud-servers.sh does it)", filepath.Base(path))
 	}
-	s.program = path
+	if s.program = path; s.by != "" {
+		s.program = s.by
+	}
 	if err := s.Start(); err != nil {
 		tb.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/mink-project/mink/sdk/catalog"
@@ -415,7 +416,11 @@ func requirements(w *World) {
 		{"type": "assert-default-spec-id", "default-spec-id": at.Spec + 1},
 		{"type": "assert-default-sort-order-id", "default-sort-order-id": at.SortOrder + 1},
 	} {
-		err := c.commit(w.Context(), table, append(append([]object{}, hold...), fails), []object{setN(2)})
+		all := append(slices.Clone(hold), fails)
+		if fails["type"] == "assert-create" { // which goes with no other
+			all = []object{fails}
+		}
+		err := c.commit(w.Context(), table, all, []object{setN(2)})
 		if !errors.Is(err, catalog.ErrConflict) {
 			w.Fatalf("%v: got %v, want %v", fails, err, catalog.ErrConflict)
 		}
