@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,7 +27,7 @@ type tableFlags struct {
 	aggregate                                   []string
 	autoIncrement                               string
 	buckets                                     int32
-	options, properties                         []string
+	options, properties, sinks                  []string
 	logTTL, comment, file                       string
 	ifNotExists                                 bool
 }
@@ -44,7 +45,7 @@ types, the options and the JSON of --descriptor.`,
 		Example: `  mink table create db.events -C "id BIGINT NOT NULL" -C "at TIMESTAMP(3)" -C "text STRING" --bucket-count 4
   mink table describe db.events --json | jq .descriptor | mink table create db.copy --descriptor -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, flag := range []string{"column", "primary-key", "aggregate", "auto-increment", "partition-by", "bucket-key", "bucket-count", "option", "property", "log-ttl", "comment"} {
+			for _, flag := range []string{"column", "primary-key", "aggregate", "auto-increment", "partition-by", "bucket-key", "bucket-count", "option", "sink", "property", "log-ttl", "comment"} {
 				if f.file != "" && cmd.Flags().Changed(flag) {
 					return usagef("--descriptor has all of the table: --%s cannot stand beside it", flag)
 				}
@@ -77,6 +78,7 @@ types, the options and the JSON of --descriptor.`,
 	fl.StringSliceVar(&f.bucketKey, "bucket-key", nil, "columns that choose a row's bucket; none: batches take turns")
 	fl.Int32Var(&f.buckets, "bucket-count", 1, "buckets of each partition, 1..4096")
 	fl.StringArrayVar(&f.options, "option", nil, "table option KEY=VALUE, repeated")
+	fl.StringArrayVar(&f.sinks, "sink", nil, sinkHelp)
 	fl.StringArrayVar(&f.properties, "property", nil, "free property KEY=VALUE, repeated")
 	fl.StringVar(&f.logTTL, "log-ttl", "", `how long rows are kept, such as 7d, or "forever"`)
 	fl.StringVar(&f.comment, "comment", "", "free text")
@@ -84,6 +86,8 @@ types, the options and the JSON of --descriptor.`,
 	fl.BoolVar(&f.ifNotExists, "if-not-exists", false, "succeed when it exists")
 	return cmd
 }
+
+const sinkHelp = "tier the table to a sink of the nodes' configuration, or to the lake: NAME, or NAME,SETTING=VALUE with freshness, retain, options.KEY and the like, repeated"
 
 func splitName(name string) (database, table string, err error) {
 	database, table, ok := strings.Cut(name, ".")
@@ -148,6 +152,11 @@ func (f tableFlags) fill(d *schema.Descriptor) (err error) {
 	if d.Options, err = pairs(f.options); err != nil {
 		return err
 	}
+	sinks, err := sinkFlags(f.sinks)
+	if err != nil {
+		return err
+	}
+	maps.Copy(d.Options, sinks)
 	if f.logTTL != "" {
 		d.Options["log_ttl"] = f.logTTL
 	}
@@ -287,6 +296,7 @@ func (a *app) printDescription(t api.Table) error {
 	if len(rows) > 0 {
 		a.printTable([]string{"option", "value"}, rows)
 	}
+	a.printSinks(t.Sinks)
 	return nil
 }
 
@@ -300,7 +310,7 @@ func sortedKeys(m map[string]string) []string {
 }
 
 func (a *app) tableAlter() *cobra.Command {
-	var add, aggregate, drop, rename, modify, set, reset []string
+	var add, aggregate, drop, rename, modify, set, reset, sinks, removeSinks []string
 	var buckets int32
 	cmd := &cobra.Command{
 		Use: "alter DB.TABLE", Short: "Alter a table", Args: oneTable, ValidArgsFunction: a.completeTable,
@@ -310,8 +320,19 @@ are read under the new columns. Types can only be widened, new columns are
 nullable. Buckets can be added to a table without bucket keys, such as a topic.`,
 		Example: `  mink table alter db.events --add "score DOUBLE" --rename text=body
   mink table alter db.events --modify "n BIGINT" --set log_ttl=30d
+  mink table alter db.events --sink warehouse,freshness=1m --remove-sink files
   mink table alter kafka.clicks --bucket-count 12`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			more, err := sinkFlags(sinks)
+			if err != nil {
+				return err
+			}
+			for _, name := range removeSinks {
+				more[schema.SinkOption(name)] = "false"
+			}
+			for _, name := range sortedKeys(more) {
+				set = append(set, name+"="+more[name])
+			}
 			changes, err := alterations(add, drop, rename, modify, set, reset, buckets)
 			if err == nil {
 				err = aggregates(aggregate, func(name string) *schema.Column { return added(changes, name) })
@@ -343,6 +364,8 @@ nullable. Buckets can be added to a table without bucket keys, such as a topic.`
 	f.StringArrayVar(&modify, "modify", nil, `widen a column's type "NAME TYPE", repeated`)
 	f.StringArrayVar(&set, "set", nil, "set an option KEY=VALUE, repeated")
 	f.StringArrayVar(&reset, "reset", nil, "reset an option to its default, repeated")
+	f.StringArrayVar(&sinks, "sink", nil, sinkHelp)
+	f.StringArrayVar(&removeSinks, "remove-sink", nil, "end tiering to a sink, repeated; what it has stays there")
 	f.Int32Var(&buckets, "bucket-count", 0, "number of buckets of each partition, more than now")
 	return cmd
 }

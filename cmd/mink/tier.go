@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 )
@@ -16,12 +17,13 @@ import (
 func (a *app) tableTier() *cobra.Command {
 	ask := api.TierTable{}
 	cmd := &cobra.Command{
-		Use: "tier DB.TABLE", Short: "Write a table's new rows to the lake now", Args: oneTable, ValidArgsFunction: a.completeTable,
-		Long: `Asks for a round of tiering, of a table with the option lake=true, before its time
-(option lake_freshness): of the rows that are in stream objects (wal_upload_interval). With
---wait the rest is uploaded first, and it ends when the lake has every row that was
-acknowledged before. The state of all tables: mink cluster stats.`,
-		Example: "  mink table tier db.events --wait",
+		Use: "tier DB.TABLE", Short: "Write a table's new rows to the lake or another sink now", Args: oneTable, ValidArgsFunction: a.completeTable,
+		Long: `Asks for a round of tiering, of a table with a sink (lake=true, --sink), before its
+time (option lake_freshness, sink.NAME.freshness): of the rows that are in stream objects
+(wal_upload_interval). With --wait the rest is uploaded first, and it ends when the sink has
+every row that was acknowledged before. The state of all tables: mink cluster stats.`,
+		Example: `  mink table tier db.events --wait
+  mink table tier db.events --sink warehouse --wait`,
 		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			ask.Table = args[0]
 			r, err := c.TierTable(cmd.Context(), ask)
@@ -31,9 +33,9 @@ acknowledged before. The state of all tables: mink cluster stats.`,
 			case a.json:
 				err = a.printJSON(r)
 			case r.Tiered:
-				fmt.Fprintf(a.out, "table %s is tiered: round %s, snapshot %s\n", r.Table, or(r.Round, "-"), or(r.Snapshot, "-"))
+				fmt.Fprintf(a.out, "table %s is tiered to %s: round %s, snapshot %s\n", r.Table, r.Sink, or(r.Round, "-"), or(r.Snapshot, "-"))
 			case r.Error == "":
-				fmt.Fprintf(a.out, "a round of table %s is due\n", r.Table)
+				fmt.Fprintf(a.out, "a round of table %s to %s is due\n", r.Table, r.Sink)
 			}
 			if err == nil && r.Error != "" {
 				err = errors.New(r.Error + "; it is tried again by itself")
@@ -41,6 +43,7 @@ acknowledged before. The state of all tables: mink cluster stats.`,
 			return err
 		}),
 	}
+	cmd.Flags().StringVar(&ask.Sink, "sink", "", "the sink; none: the table's only one, or the lake")
 	cmd.Flags().BoolVar(&ask.Wait, "wait", false, "wait until it is done")
 	return cmd
 }
@@ -118,4 +121,47 @@ func (a *app) printTiering(targets []api.TieringStats) {
 	if len(rows) > 0 {
 		a.printTable([]string{"tiering of", "sink", "state", "tiered", "due", "behind", "about", "lag", "rounds", "rows", "failures", "last error"}, rows)
 	}
+}
+
+// printSinks lists the sinks of a table, when it has any.
+func (a *app) printSinks(sinks []api.TableSink) {
+	var rows [][]string
+	for _, s := range sinks {
+		retains := "yes"
+		if !s.Retains {
+			retains = "no"
+		}
+		rows = append(rows, []string{
+			s.Sink, (time.Duration(s.FreshnessMs) * time.Millisecond).String(), retains, timeOf(s.TieredMs), fmt.Sprint(s.Rounds), fmt.Sprint(s.LagOffsets), or(s.Round, "-"), or(s.Snapshot, "-"),
+		})
+	}
+	if len(rows) > 0 {
+		a.printTable([]string{"sink", "freshness", "log waits", "tiered", "rounds", "behind", "last round", "snapshot"}, rows)
+	}
+}
+
+// sinkFlags makes options of --sink NAME[,SETTING=VALUE]...
+func sinkFlags(sinks []string) (map[string]string, error) {
+	options := map[string]string{}
+	for _, text := range sinks {
+		name, rest, more := strings.Cut(text, ",")
+		if !schema.SinkName.MatchString(name) {
+			return nil, usagef("--sink %q: want NAME, or NAME,SETTING=VALUE such as warehouse,freshness=1m", text)
+		}
+		options[schema.SinkOption(name)] = "true"
+		if !more {
+			continue
+		}
+		settings, err := pairs(strings.Split(rest, ","))
+		if err != nil {
+			return nil, err
+		}
+		for key, value := range settings {
+			if name == schema.LakeSink {
+				return nil, usagef("--sink %q: the lake's settings are options of the table, such as --option lake_freshness=1m", text)
+			}
+			options[schema.SinkOption(name)+"."+key] = value
+		}
+	}
+	return options, nil
 }

@@ -328,6 +328,7 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 		if st.flag(args, "lake") {
 			d = inLake(d)
 		}
+		setSinks(d, st.text(args, "sinks"))
 		c := createTableCmd(d, byte(st.arg(args, "uuid")))
 		c.GetCreateTable().IfNotExists = st.flag(args, "if-not-exists")
 		return c
@@ -344,6 +345,10 @@ func (st *story) catalogCommand(verb string, args []string) *clusterpb.Command {
 		}
 		if text := st.text(args, "generation"); text != "" {
 			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLakeGeneration: text}})
+		}
+		if text := st.text(args, "set"); text != "" {
+			name, value, _ := strings.Cut(text, ":")
+			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{name: value}})
 		}
 		if n := st.arg(args, "buckets"); n >= 0 {
 			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: int32(n)})

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/mink-project/mink/core/stream/plan"
@@ -27,6 +28,22 @@ func (s *State) TierBound(id mink.StreamID) (TierHold, bool) {
 	}
 	_, hold, ok := s.tierBound(st, 0)
 	return hold, ok
+}
+
+// TierHolds are the bounds of all retaining sinks of a stream, by sink.
+func (s *State) TierHolds(id mink.StreamID) iter.Seq[TierHold] {
+	return func(yield func(TierHold) bool) {
+		st, found := s.streams.get(id)
+		if !found {
+			return
+		}
+		for b := range s.tieredOf(id) {
+			t, on := s.Tiering(st.Bucket.Table, b.sink)
+			if on && t.Retains && !yield(TierHold{Sink: b.sink, Bound: b.neededEnd(t, s.timeMs)}) {
+				return
+			}
+		}
+	}
 }
 
 // tierBound is the lowest bound of all sinks that retain and took something since
@@ -76,16 +93,19 @@ func (s *State) checkTiering() error {
 		if !found {
 			return fmt.Errorf("table %d is tiered to %q and does not exist", t.Table, t.Sink)
 		}
-		if on := tiersTo(table.Descriptor, t.Sink); on == t.Off {
+		if on := table.Descriptor.TiersTo(t.Sink); on == t.Off {
 			return fmt.Errorf("table %d: its options say %t of sink %q, it is switched off: %t", t.Table, on, t.Sink, t.Off)
+		}
+		if want := table.Descriptor.SinkRetains(t.Sink); !t.Off && want != t.Retains {
+			return fmt.Errorf("table %d: its options say %t of retaining for sink %q, it retains: %t", t.Table, want, t.Sink, t.Retains)
 		}
 		if err := t.check(s); err != nil {
 			return fmt.Errorf("table %d at sink %q: %w", t.Table, t.Sink, err)
 		}
 	}
 	for id, table := range s.tables.all() {
-		for _, name := range sinkNames() {
-			if _, on := s.Tiering(id, name); !on && tiersTo(table.Descriptor, name) {
+		for _, name := range table.Descriptor.Sinks() {
+			if _, on := s.Tiering(id, name); !on {
 				return fmt.Errorf("table %d: its options name sink %q, which does not know it", id, name)
 			}
 		}
@@ -96,10 +116,9 @@ func (s *State) checkTiering() error {
 		}
 	}
 	for _, st := range s.streams.all() {
-		for _, name := range sinkNames() {
-			_, on := s.Tiering(st.Bucket.Table, name)
-			if _, found := s.tiered.get(&tieredBucket{stream: st.ID, sink: name}); on && !found {
-				return fmt.Errorf("stream %d has no base offset at sink %q", st.ID, name)
+		for t := range s.TieringsOf(st.Bucket.Table) {
+			if _, found := s.tiered.get(&tieredBucket{stream: st.ID, sink: t.Sink}); !found {
+				return fmt.Errorf("stream %d has no base offset at sink %q", st.ID, t.Sink)
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strconv"
 
 	"github.com/mink-project/mink/core/cluster/clusterpb"
 	"github.com/mink-project/mink/core/schema"
@@ -26,7 +25,7 @@ import (
 // has committed it, by the holder of the lease, who looked at the sink before.
 
 // LakeSink is the name of the sink that the table option `lake` switches on.
-const LakeSink = "lake"
+const LakeSink = schema.LakeSink
 
 // MaxReadGrace bounds the read grace of a round, ms: ten years.
 const MaxReadGrace = 10 * 365 * 24 * 3600 * 1000
@@ -47,7 +46,7 @@ type Tiering struct {
 	ReadGraceMs int64           // as of the last round
 	Rounds      int64           // how many were recorded
 	EnabledMs   int64           // when the sink was switched on last
-	Generation  int64           // of the option lake_generation: the sink's table began anew with it
+	Generation  int64           // of the option lake_generation, or the sink's: its table began anew with it
 	// Stopped says why no round is recorded: the sink has of lost entries of the metadata
 	// what this state cannot follow. It ends when the sink's table begins anew. "": it is not.
 	Stopped string
@@ -171,27 +170,51 @@ func lessDroppedSink(a, b *DroppedSink) bool {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Sink, b.Sink)) < 0
 }
 
-// tiersTo reports whether the table's options name the sink.
-func tiersTo(d *schema.Descriptor, sink string) bool {
-	return sink == LakeSink && d.Options[schema.OptionLake] == "true"
+// tieringsOf are all sinks that a table was ever tiered to, by name.
+func (s *State) tieringsOf(table mink.TableID) iter.Seq[*Tiering] {
+	return func(yield func(*Tiering) bool) {
+		for t := range s.tierings.from(&Tiering{Table: table}) {
+			if t.Table != table || !yield(t) {
+				return
+			}
+		}
+	}
 }
 
-// sinkNames are the sinks that a table can have. More of them are the option
-// `sinks`'s, once it is built.
-func sinkNames() []string { return []string{LakeSink} }
+// TieringsOf are the sinks that a table is tiered to now, by name.
+func (s *State) TieringsOf(table mink.TableID) iter.Seq[*Tiering] {
+	return func(yield func(*Tiering) bool) {
+		for t := range s.tieringsOf(table) {
+			if !t.Off && !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+// sinksOf are the sinks that a table's options name, and those that it was ever
+// tiered to, sorted.
+func (s *State) sinksOf(table *Table) []string {
+	names := table.Descriptor.Sinks()
+	for t := range s.tieringsOf(table.ID) {
+		names = append(names, t.Sink)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // checkSinks refuses a change of options that would leave a sink with a hole.
 func (t *txn) checkSinks(next *Table) *clusterpb.Result {
-	for _, name := range sinkNames() {
-		old, found := t.s.tierings.get(&Tiering{Table: next.ID, Sink: name})
-		if !found || !old.Off || generation(next.Descriptor) > old.Generation || !tiersTo(next.Descriptor, name) || len(next.Descriptor.PrimaryKey) == 0 {
+	for old := range t.s.tieringsOf(next.ID) {
+		name := old.Sink
+		if !old.Off || next.Descriptor.SinkGeneration(name) > old.Generation || !next.Descriptor.TiersTo(name) || len(next.Descriptor.PrimaryKey) == 0 {
 			continue
 		}
 		for st := range t.s.streamsOfTable(next.ID) {
 			b, found := t.s.tiered.get(&tieredBucket{stream: st.ID, sink: name})
 			if found && len(b.ends) > 0 && st.Start > b.end() {
 				return conflict("alter table %s: sink %s was switched off when it had bucket %s up to offset %d, and the log begins at %d by now: changes between them, deletes too, would be missing there; raise %s to begin it anew",
-					next.Descriptor.Name(), name, st.Bucket, b.end(), st.Start, schema.OptionLakeGeneration)
+					next.Descriptor.Name(), name, st.Bucket, b.end(), st.Start, schema.SinkGenerationOption(name))
 			}
 		}
 	}
@@ -201,21 +224,21 @@ func (t *txn) checkSinks(next *Table) *clusterpb.Result {
 // syncSinks brings what is known of the table's sinks to its options. Each bucket
 // gets its base offset with it.
 func (t *txn) syncSinks(table *Table) {
-	for _, name := range sinkNames() {
+	for _, name := range t.s.sinksOf(table) {
 		old, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: name})
-		on, raised := tiersTo(table.Descriptor, name), generation(table.Descriptor)
+		on, raised, retains := table.Descriptor.TiersTo(name), table.Descriptor.SinkGeneration(name), table.Descriptor.SinkRetains(name)
 		if found && raised > old.Generation {
 			t.forgetSink(table, old)
 			found = false
 		}
 		switch {
 		case on && (!found || old.Off):
-			next := &Tiering{Table: table.ID, Sink: name, Retains: true, Generation: raised}
+			next := &Tiering{Table: table.ID, Sink: name, Generation: raised}
 			if found {
 				again := *old
 				next = &again
 			}
-			next.Off, next.EnabledMs = false, t.s.timeMs
+			next.Retains, next.Off, next.EnabledMs = retains, false, t.s.timeMs
 			t.s.tierings.set(next)
 			for st := range t.s.streamsOfTable(table.ID) {
 				t.tierBucket(&st, table, name)
@@ -224,6 +247,10 @@ func (t *txn) syncSinks(table *Table) {
 			off := *old
 			off.Off = true
 			t.s.tierings.set(&off)
+		case on && old.Retains != retains: // what trims let go of meanwhile are gaps already
+			next := *old
+			next.Retains = retains
+			t.s.tierings.set(&next)
 		}
 	}
 }
@@ -247,13 +274,10 @@ func (t *txn) tierBucket(st *plan.Stream, table *Table, name string) {
 
 // tierStreams records the bases of new buckets.
 func (t *txn) tierStreams(table *Table, ids []mink.StreamID) {
-	for _, name := range sinkNames() {
-		if s, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: name}); !found || s.Off {
-			continue
-		}
+	for s := range t.s.TieringsOf(table.ID) {
 		for _, id := range ids {
 			st, _ := t.s.streams.get(id)
-			t.tierBucket(st, table, name)
+			t.tierBucket(st, table, s.Sink)
 		}
 	}
 }
@@ -269,11 +293,7 @@ func (t *txn) dropTiered(id mink.StreamID) {
 // those that are switched off: the next table of the name finds its place there
 // empty once that is removed.
 func (t *txn) dropSinks(table *Table) {
-	for _, name := range sinkNames() {
-		s, found := t.s.tierings.get(&Tiering{Table: table.ID, Sink: name})
-		if !found {
-			continue
-		}
+	for _, s := range slices.Collect(t.s.tieringsOf(table.ID)) {
 		t.forgetSink(table, s)
 	}
 }
@@ -288,15 +308,6 @@ func (t *txn) forgetSink(table *Table, s *Tiering) {
 		Table: table.ID, Sink: s.Sink, Database: table.Descriptor.Database, Name: table.Descriptor.Table, Descriptor: table.Descriptor,
 		DroppedMs: t.s.timeMs, index: t.s.index, descriptor: table.descriptorJSON,
 	})
-}
-
-// generation is the option lake_generation.
-func generation(d *schema.Descriptor) int64 {
-	n, err := strconv.ParseInt(d.Options[schema.OptionLakeGeneration], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return max(n, 0)
 }
 
 // commitTieredRound records what the sink has committed.
@@ -501,6 +512,17 @@ func (s *State) PartitionGone(id mink.PartitionID) bool {
 	return id > 0 && id < s.nextPartition && !found
 }
 
+// Unfinished reports that some sink waits for the leader of a bucket to say that nothing
+// follows its log's committed end.
+func (s *State) Unfinished(bucket mink.BucketRef) bool {
+	for t := range s.TieringsOf(bucket.Table) {
+		if !s.Finished(t.Sink, bucket) {
+			return true
+		}
+	}
+	return false
+}
+
 // Finished reports that a tiered bucket's partition is closed and that its leader
 // has said that nothing follows the log's committed end.
 func (s *State) Finished(sink string, bucket mink.BucketRef) bool {
@@ -512,9 +534,9 @@ func (s *State) Finished(sink string, bucket mink.BucketRef) bool {
 // to its end, and why; "" when none is: dropping the partition loses nothing there. A
 // partition that is not closed waits.
 func (s *State) Waiting(p *Partition) string {
-	for _, name := range sinkNames() {
-		t, on := s.Tiering(p.Table, name)
-		if !on || !t.Retains {
+	for t := range s.TieringsOf(p.Table) {
+		name := t.Sink
+		if !t.Retains {
 			continue
 		}
 		if !p.Closed {

@@ -17,6 +17,24 @@ func inLake(d *schema.Descriptor) *schema.Descriptor {
 	return d
 }
 
+// setSinks switches sinks on: NAME, or NAME! for one that does not retain, separated
+// by commas.
+func setSinks(d *schema.Descriptor, names string) {
+	for _, name := range strings.Split(names, ",") {
+		name, drops := strings.CutSuffix(name, "!")
+		if name == "" {
+			continue
+		}
+		if d.Options == nil {
+			d.Options = map[string]string{}
+		}
+		d.Options[schema.SinkOption(name)] = "true"
+		if drops {
+			d.Options[schema.SinkOption(name)+".retain"] = "false"
+		}
+	}
+}
+
 // tier is what the lease holder proposes about sinks.
 func (m *sim) tier(v *State) *clusterpb.Command {
 	lease := v.lease.Epoch
@@ -60,7 +78,7 @@ func (m *sim) tier(v *State) *clusterpb.Command {
 
 func generationOf(s *State, id mink.TableID) int64 {
 	t, _ := s.Table(id)
-	return generation(t.Descriptor)
+	return t.Descriptor.SinkGeneration(LakeSink)
 }
 
 func (m *sim) odd() int {

@@ -59,8 +59,30 @@ func tableOf(view *cluster.State, t *cluster.Table) api.Table {
 	return api.Table{
 		ID: t.ID, UUID: uuid.UUID(t.UUID).String(), Name: t.Descriptor.Name(), Descriptor: t.Descriptor.Encode(),
 		SchemaID: t.Schemas[len(t.Schemas)-1].ID, Partitions: n, Buckets: t.Descriptor.BucketCount,
-		CreatedMs: t.CreatedMs, ModifiedMs: t.ModifiedMs,
+		CreatedMs: t.CreatedMs, ModifiedMs: t.ModifiedMs, Sinks: sinksOf(view, t),
 	}
+}
+
+func sinksOf(view *cluster.State, t *cluster.Table) []api.TableSink {
+	var out []api.TableSink
+	for at := range view.TieringsOf(t.ID) {
+		s := api.TableSink{
+			Sink: at.Sink, Retains: at.Retains, EnabledMs: at.EnabledMs, Round: at.Round, Snapshot: at.Snapshot, TieredMs: at.CommittedMs, Rounds: at.Rounds,
+		}
+		if o, err := t.Descriptor.SinkSettings(at.Sink); err == nil {
+			s.FreshnessMs = o.Freshness.Milliseconds()
+		}
+		for p := range view.Partitions(t.ID) {
+			for i, id := range p.Streams {
+				_, end, tiered := view.TieredEnd(at.Sink, mink.BucketRef{Table: t.ID, Partition: p.ID, Index: int32(i)})
+				if st, ok := view.Stream(id); ok && tiered {
+					s.LagOffsets += int64(max(0, st.End-end))
+				}
+			}
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 func (s *service) dropTable(ctx context.Context, b api.Named) (any, error) {

@@ -20,7 +20,7 @@ func (s *service) tierTable(ctx context.Context, b api.TierTable) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := cmp.Or(b.Sink, cluster.LakeSink)
+	name := cmp.Or(b.Sink, onlySink(view, t))
 	if !b.Wait {
 		return s.backend.TierTable(ctx, t.ID, name, nil)
 	}
@@ -45,8 +45,17 @@ func (s *service) tierTable(ctx context.Context, b api.TierTable) (any, error) {
 	return s.backend.TierTable(ctx, t.ID, name, upTo)
 }
 
+// onlySink is the sink of a table that has one, the lake of others.
+func onlySink(view *cluster.State, t *cluster.Table) string {
+	sinks := slices.Collect(view.TieringsOf(t.ID))
+	if len(sinks) == 1 {
+		return sinks[0].Sink
+	}
+	return cluster.LakeSink
+}
+
 func notTiered(t *cluster.Table, sink string) error {
-	return fmt.Errorf("table %s is not tiered to sink %q: its copy there %w (mink table alter %[1]s --set lake=true)", t.Descriptor.Name(), sink, mink.ErrNotExist)
+	return fmt.Errorf("table %s is not tiered to sink %q: its copy there %w (mink table alter %[1]s --sink %[2]s)", t.Descriptor.Name(), sink, mink.ErrNotExist)
 }
 
 func (s *service) uploadBuckets(ctx context.Context, b api.UploadBuckets) (any, error) {

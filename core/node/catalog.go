@@ -56,7 +56,7 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	if err := buildable(d); err != nil {
+	if err := n.buildable(d, nil); err != nil {
 		return nil, err
 	}
 	if err := d.CheckCase(); err != nil {
@@ -82,8 +82,17 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 }
 
 // buildable refuses what is valid but cannot be served here, or not kept in the lake
-// that it is tiered to.
-func buildable(d *schema.Descriptor) error {
+// that it is tiered to, and sinks that this node does not have; old are those that the
+// table has already.
+func (n *Node) buildable(d *schema.Descriptor, old []string) error {
+	for _, name := range d.Sinks() {
+		if name == cluster.LakeSink || n.deps.CheckSink == nil || slices.Contains(old, name) {
+			continue
+		}
+		if err := n.deps.CheckSink(d, name); err != nil {
+			return fmt.Errorf("table %s: %w", d.Name(), err)
+		}
+	}
 	if d.Options[schema.OptionLake] == "true" {
 		if err := d.CheckLake(); err != nil {
 			return err
@@ -110,7 +119,7 @@ func (n *Node) AlterTable(ctx context.Context, id mink.TableID, changes []schema
 		if err != nil {
 			return nil, err
 		}
-		if err := buildable(d); err != nil {
+		if err := n.buildable(d, t.Descriptor.Sinks()); err != nil {
 			return nil, err
 		}
 		if n.View().EverTiered(id, cluster.LakeSink) { // the lake has files under the schema as it is

@@ -8,6 +8,7 @@ import (
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/metalog"
 	"github.com/mink-project/mink/core/metalog/storehead"
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/stream"
 	"github.com/mink-project/mink/core/tablet/kv"
 	"github.com/mink-project/mink/core/tablet/kv/kvsnap"
@@ -141,6 +142,9 @@ type Deps struct {
 	Registered func()
 	// Stuck, when set, reports that the recovery of an ended epoch's log waits for a
 	// person: nobody else need wait for it. Whoever knows it calls Node.Look then.
-	Stuck  func(mink.NodeEpoch) bool
-	Logger *slog.Logger
+	Stuck func(mink.NodeEpoch) bool
+	// CheckSink, when set, says whether a table can be tiered to a sink, other than the
+	// lake, by this node.
+	CheckSink func(d *schema.Descriptor, sink string) error
+	Logger    *slog.Logger
 }

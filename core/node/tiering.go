@@ -11,13 +11,15 @@ import (
 )
 
 // CommitTieredRound records a round that a sink has committed; the same round again
-// changes nothing. The read grace is the node's configuration. Errors: mink.ErrConflict
+// changes nothing. The read grace is the node's configuration, that of other sinks than the lake 0. Errors: mink.ErrConflict
 // when the lease is not r.Lease's here any more, or another round than r.BaseRound is
 // recorded: look at view and sink again; mink.ErrNotExist when the table is dropped or
 // not tiered to the sink now; mink.ErrInvalid when an end is above the log's committed
 // end or below the one recorded: sink and metadata contradict each other.
 func (n *Node) CommitTieredRound(ctx context.Context, r cluster.TieredRound) error {
-	r.ReadGraceMs = n.cfg.ReadGrace.Milliseconds()
+	if r.Sink == cluster.LakeSink { // union reads use its snapshots, and nobody those of other sinks
+		r.ReadGraceMs = n.cfg.ReadGrace.Milliseconds()
+	}
 	_, err := n.one(ctx, cluster.CommitTieredRoundCommand(r))
 	return err
 }
@@ -42,24 +44,38 @@ func (n *Node) ForgetDroppedSink(ctx context.Context, table mink.TableID, sink s
 
 // giveUp trims what retention lets go of and a sink has not taken, once that sink has
 // stalled for the table's limit: rows of that age only, since a sink that was idle may
-// have its round under way.
+// have its round under way. A trim that gives up one sink would give up all that
+// stalled as long: it waits for those that are not to be given up.
 func (n *Node) giveUp(ctx context.Context, e *bucket, to mink.Offset, nowMs int64) error {
-	o, err := e.table.Descriptor.ParsedOptions()
-	if err != nil || o.StallLimit == 0 {
-		return err
-	}
 	view := n.View()
 	hold, held := view.TierBound(e.id)
-	t, on := view.Tiering(e.ref.Table, hold.Sink)
-	limit := o.StallLimit.Milliseconds()
-	if !held || !on || view.TimeMs()-t.LastMs() <= limit {
+	if !held {
 		return nil
+	}
+	stalled := func(sink string) (limit int64, yes bool, err error) {
+		o, err := e.table.Descriptor.SinkSettings(sink)
+		t, on := view.Tiering(e.ref.Table, sink)
+		limit = o.StallLimit.Milliseconds()
+		return limit, err == nil && on && limit > 0 && view.TimeMs()-t.LastMs() > limit, err
+	}
+	limit, yes, err := stalled(hold.Sink)
+	if err != nil || !yes {
+		return err
 	}
 	old, err := e.log.OlderThan(ctx, nowMs-limit)
 	if err != nil || min(to, old) <= e.log.LogStart() {
 		return err
 	}
-	if err := e.log.Discard(ctx, min(to, old), view.TimeMs()-limit); err != nil {
+	to = min(to, old)
+	for other := range view.TierHolds(e.id) {
+		if t, on := view.Tiering(e.ref.Table, other.Sink); !on || other.Bound >= to || view.TimeMs()-t.LastMs() <= limit {
+			continue // it has the rows, or the trim waits for it
+		}
+		if _, yes, err := stalled(other.Sink); err != nil || !yes {
+			return err
+		}
+	}
+	if err := e.log.Discard(ctx, to, view.TimeMs()-limit); err != nil {
 		return err
 	}
 	n.logger.Warn("rows were given up for a sink that has stalled", "bucket", e.ref.String(), "sink", hold.Sink, "log_start", e.log.LogStart(), "sink_end", hold.Bound)
@@ -73,7 +89,7 @@ func (b *buckets) finish(ctx context.Context) error {
 	view := n.View()
 	var commands []*clusterpb.Command
 	for _, e := range b.snapshot() {
-		if e.log == nil || !e.closed || e.behind != nil || !unfinished(view, e.ref) {
+		if e.log == nil || !e.closed || e.behind != nil || !view.Unfinished(e.ref) {
 			continue
 		}
 		if st, ok := view.Stream(e.id); ok && st.End == e.log.LogEnd() { // what is written since waits for its upload
@@ -94,10 +110,4 @@ func (b *buckets) finish(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// unfinished reports that some sink of the bucket waits for its leader.
-func unfinished(view *cluster.State, ref mink.BucketRef) bool {
-	_, on := view.Tiering(ref.Table, cluster.LakeSink)
-	return on && !view.Finished(cluster.LakeSink, ref)
 }

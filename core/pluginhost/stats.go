@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mink-project/mink/sdk/objstore"
+	"github.com/mink-project/mink/sdk/plugin"
 )
 
 type operation string
@@ -27,7 +28,25 @@ const (
 	opCatalogWrite operation = "catalog_write"
 )
 
-var operations = [...]operation{opPut, opPutPart, opGet, opHead, opList, opDelete, opUpload, opCatalogRead, opCatalogWrite}
+// The operations of sinks.
+const (
+	opOpen    operation = "open_table"
+	opRecover operation = "recover"
+	opBegin   operation = "begin_round"
+	opWrite   operation = "write"
+	opPrepare operation = "prepare"
+	opCommit  operation = "commit"
+	opAbort   operation = "abort"
+	opSchema  operation = "schema_change"
+	opDrop    operation = "drop"
+)
+
+// operationsOf are the operations of a kind of plugin.
+var operationsOf = map[string][]operation{
+	plugin.KindObjectStore: {opPut, opPutPart, opGet, opHead, opList, opDelete, opUpload},
+	plugin.KindSink:        {opOpen, opRecover, opBegin, opWrite, opPrepare, opCommit, opAbort, opSchema, opDrop},
+	plugin.KindCatalog:     {opCatalogRead, opCatalogWrite},
+}
 
 // Latencies are counted in buckets that double, from 64 us to 67 s.
 const (
@@ -42,13 +61,19 @@ type opMeter struct {
 
 // meter counts what goes through a plugin, over all its processes.
 type meter struct {
-	ops      [len(operations)]opMeter
-	inFlight atomic.Int64
+	operations []operation
+	ops        []opMeter // of operations
+	inFlight   atomic.Int64
+}
+
+func newMeter(kind string) meter {
+	list := operationsOf[kind]
+	return meter{operations: list, ops: make([]opMeter, len(list))}
 }
 
 // begin counts a call; done ends it.
 func (m *meter) begin(op operation) (done func(sent, received int64, err error)) {
-	o := &m.ops[slices.Index(operations[:], op)]
+	o := &m.ops[slices.Index(m.operations, op)]
 	m.inFlight.Add(1)
 	began := time.Now()
 	return func(sent, received int64, err error) {
@@ -96,7 +121,7 @@ type Stats struct {
 type OperationStats struct {
 	Name            string
 	Calls, Failures int64
-	Sent, Received  int64 // object bytes
+	Sent, Received  int64 // bytes of objects, or of rows as Arrow in memory
 	Time            time.Duration
 	// Latency[i] calls took at most LatencyBound(i), and more than the bound before;
 	// those above all bounds are only in Calls.
@@ -150,7 +175,7 @@ func (s *supervisor) stats() Stats {
 	for i := range s.meter.ops {
 		m := &s.meter.ops[i]
 		o := OperationStats{
-			Name: string(operations[i]), Calls: m.calls.Load(), Failures: m.failures.Load(),
+			Name: string(s.meter.operations[i]), Calls: m.calls.Load(), Failures: m.failures.Load(),
 			Sent: m.sent.Load(), Received: m.received.Load(), Time: time.Duration(m.nanos.Load()),
 			Latency: make([]int64, latencyBuckets),
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mink-project/mink/sdk/host"
 	"github.com/mink-project/mink/sdk/objstore"
+	"github.com/mink-project/mink/sdk/plugin"
 )
 
 // supervisor keeps one process of a plugin alive from start to stop.
@@ -42,7 +43,7 @@ type supervisor struct {
 }
 
 func newSupervisor(cfg Config, logger *slog.Logger, in Installed) *supervisor {
-	s := &supervisor{cfg: cfg, logger: logger.With("plugin", in.Manifest.Name), in: in, ended: make(chan struct{})}
+	s := &supervisor{cfg: cfg, logger: logger.With("plugin", in.Manifest.Name), in: in, ended: make(chan struct{}), meter: newMeter(in.Manifest.Kind)}
 	s.mu.changed = make(chan struct{})
 	return s
 }
@@ -76,7 +77,7 @@ func (s *supervisor) stop() error {
 func (s *supervisor) launch(ctx context.Context, in Installed) (*host.Process, error) {
 	p, err := host.Launch(ctx, host.Config{
 		Path: in.Path, Kind: in.Manifest.Kind, SHA256: in.Manifest.SHA256, Env: in.Manifest.Env,
-		Logger: s.logger, StartTimeout: s.cfg.StartTimeout, Plaintext: s.cfg.Plaintext, SharedMemory: s.cfg.SharedMemory,
+		Logger: s.logger, StartTimeout: s.cfg.StartTimeout, Plaintext: s.cfg.Plaintext, SharedMemory: s.cfg.SharedMemory && in.Manifest.Kind == plugin.KindObjectStore,
 	})
 	if err != nil {
 		return nil, err

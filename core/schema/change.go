@@ -346,7 +346,7 @@ func (d *Descriptor) setOptions(set map[string]string) error {
 func (d *Descriptor) resetOptions(names []string) error {
 	for _, name := range names {
 		name = canonicalName(name)
-		spec, ok := optionTable[name]
+		spec, ok := FindOption(name)
 		if !ok {
 			return unknownOption(name)
 		}
@@ -359,7 +359,7 @@ func (d *Descriptor) resetOptions(names []string) error {
 }
 
 func (d *Descriptor) checkOptionChange(name, value string) error {
-	spec, ok := optionTable[name]
+	spec, ok := FindOption(name)
 	if !ok {
 		return unknownOption(name)
 	}

@@ -118,6 +118,9 @@ func (d *Descriptor) KafkaConfigs() ([]KafkaConfig, error) {
 	}
 	var list []KafkaConfig
 	for _, s := range OptionSpecs() {
+		if s.PerSink {
+			continue
+		}
 		value, _ := o.Value(s.Name)
 		_, set := o.values[s.Name]
 		c := KafkaConfig{Name: s.Name, Value: value, Default: s.Default, Set: set, Informative: s.Informative, Type: s.Type, Doc: s.Doc}
@@ -144,6 +147,11 @@ func (d *Descriptor) KafkaConfigs() ([]KafkaConfig, error) {
 			c.Name = "mink." + s.Name
 		}
 		list = append(list, c)
+	}
+	for name, value := range o.values {
+		if spec, ok := findSinkOption(name); ok {
+			list = append(list, KafkaConfig{Name: "mink." + name, Value: value, Default: spec.Default, Set: true, Type: spec.Type, Doc: spec.Doc})
+		}
 	}
 	slices.SortFunc(list, func(a, b KafkaConfig) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil

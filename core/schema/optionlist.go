@@ -39,8 +39,6 @@ func minkOptions() []OptionSpec {
 			Doc: "An existing lake table to attach to."},
 		{Name: optionLakeDeletes, Type: TypeEnum, Choices: []string{"equality", "position"}, Default: "position", Tables: PrimaryKeyTables,
 			Doc: "How updates and deletes of a table with a primary key are written to the lake: position deletes (read by nearly all engines; each round reads key columns of the files that are there) or equality deletes (cheap to write, not read by pyiceberg and others)."},
-		{Name: "sinks", Type: TypeList, Tables: AllTables, Unbuilt: true,
-			Doc: "Names of further sinks that receive every record, separated by commas."},
 		{Name: "kafka.validate", Type: TypeEnum, Choices: []string{"header", "deep"}, Default: "header", Tables: AllTables,
 			Doc: "How far a compressed Kafka batch is checked before it is taken: header, or deep, which decompresses it and walks its records (10 to 60 times dearer) and refuses what readers would have to skip. Uncompressed batches are always walked. The topic config is mink.kafka.validate."},
 		{Name: OptionValueFormat, Type: TypeEnum, Choices: []string{"raw", "json"}, Default: "raw", Tables: AllTables,

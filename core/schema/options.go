@@ -152,6 +152,8 @@ type OptionSpec struct {
 	Special []string // words accepted beside Type: "forever", "unlimited", "-1"
 	Tables  TableKind
 	Kafka   bool // a Kafka topic config
+	// PerSink: the name has NAME in the place of a sink's.
+	PerSink bool
 	// Unbuilt: any value but the default is refused with mink.ErrUnsupported.
 	Unbuilt bool
 	// Fixed: cannot change after the table was created.
@@ -163,7 +165,7 @@ type OptionSpec struct {
 
 // OptionSpecs lists every option: Mink's first, then Kafka's, each sorted by name.
 func OptionSpecs() []OptionSpec {
-	specs := slices.Concat(minkOptions(), kafkaOptions())
+	specs := slices.Concat(minkOptions(), sinkSpecs(), kafkaOptions())
 	slices.SortFunc(specs, func(a, b OptionSpec) int {
 		if a.Kafka != b.Kafka {
 			if a.Kafka {
@@ -179,15 +181,20 @@ func OptionSpecs() []OptionSpec {
 // FindOption finds an option by name. retention.ms and retention.bytes are other
 // spellings of log_ttl and log_max_bytes and are not found here.
 func FindOption(name string) (OptionSpec, bool) {
-	spec, ok := optionTable[name]
-	return spec, ok
+	if spec, ok := optionTable[name]; ok {
+		return spec, true
+	}
+	return findSinkOption(name)
 }
 
-// optionTable is OptionSpecs by name; never written after start.
+// optionTable is OptionSpecs by name, without those of further sinks; never written
+// after start.
 var optionTable = func() map[string]OptionSpec {
 	m := map[string]OptionSpec{}
 	for _, s := range OptionSpecs() {
-		m[s.Name] = s
+		if !s.PerSink {
+			m[s.Name] = s
+		}
 	}
 	return m
 }()
@@ -197,6 +204,9 @@ func optionError(name, value, why string, args ...any) error {
 }
 
 func unknownOption(name string) error {
+	if strings.HasPrefix(name, sinkPrefix) {
+		return fmt.Errorf("%w option %.100q: options of a sink are sink.NAME and sink.NAME. with freshness, retain, stall_limit, generation or options.KEY; NAME is 1 to 63 of a-z, 0-9, _ and -, and not lake", mink.ErrInvalid, name)
+	}
 	known := slices.Concat(slices.Sorted(maps.Keys(optionTable)), []string{kafkaRetentionMs, kafkaRetentionBytes})
 	return fmt.Errorf("%w option %.100q: no table option has this name%s", mink.ErrInvalid, name, suggest(name, known))
 }
@@ -210,7 +220,7 @@ func ParseOptions(m map[string]string) (Options, error) {
 		return Options{}, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		spec, ok := optionTable[name]
+		spec, ok := FindOption(name)
 		if !ok {
 			return Options{}, unknownOption(name)
 		}
@@ -365,7 +375,7 @@ func (d *Descriptor) checkOptions() error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Options)) {
-		spec, ok := optionTable[name]
+		spec, ok := FindOption(name)
 		switch {
 		case !ok: // ParseOptions took it for another spelling
 			return optionError(name, d.Options[name], "normalize the descriptor first")
@@ -382,6 +392,9 @@ func (d *Descriptor) checkOptions() error {
 		return err
 	}
 	if err := d.checkMerge(&o); err != nil {
+		return err
+	}
+	if err := d.checkSinks(); err != nil {
 		return err
 	}
 	return d.checkAutoPartition(o.AutoPartition)

@@ -49,6 +49,11 @@ func Check(ctx context.Context, cfg Config, logger *slog.Logger) (report []strin
 	if line != "" {
 		report = append(report, line)
 	}
+	sinks, err := checkSinkConfig(ctx, cfg, plugins)
+	if err != nil {
+		return nil, err
+	}
+	report = append(report, sinks...)
 	if err := checkDataDir(cfg.DataDir); err != nil {
 		return nil, err
 	}

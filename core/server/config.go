@@ -51,6 +51,8 @@ type Config struct {
 	LakeCatalogURL     string  `koanf:"lake_catalog_url" doc:"Database of the local catalog: sqlite:PATH or postgres://...; empty: the Postgres of meta_url, or catalog.db in data_dir. All nodes of a cluster have the same." secret:"url"`
 	IcebergToken       string  `koanf:"iceberg_token" doc:"Bearer token that clients of /iceberg must give; empty: none is asked for, as on the other listeners." secret:"token"`
 
+	Sinks Sinks `koanf:"sinks" doc:"Sinks that tables can be tiered to beside the lake, by name: tables [sinks.NAME] with plugin, and [sinks.NAME.options] in TOML, NAME.plugin=PLUGIN,NAME.options.OPTION=VALUE elsewhere. All nodes of a cluster have the same."`
+
 	PluginDir          string     `koanf:"plugin_dir" doc:"Directories with plugins, separated by colons, first to last; empty: plugins beside the executable, ~/.mink/plugins, /usr/lib/mink/plugins."`
 	PluginMemoryMax    units.Size `koanf:"plugin_memory_max" doc:"Resident memory above which a plugin's process is replaced. 0: half of the memory limit."`
 	PluginTLS          bool       `koanf:"plugin_tls" doc:"Encrypt between the node and its plugins, with certificates made for each start. Without it whoever runs as the node's user or as root can talk to a plugin."`
@@ -156,7 +158,7 @@ func Keys() []Key {
 			k.Type = "duration"
 		case units.Size:
 			k.Type = "size"
-		case Options:
+		case Options, Sinks:
 			k.Type = "table"
 		default:
 			k.Type = "integer"
@@ -201,7 +203,7 @@ func LoadConfig(path string, environ func() []string, flags map[string]string) (
 	c := DefaultConfig()
 	err = k.UnmarshalWithConf("", &c, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
 		Result: &c, WeaklyTypedInput: true, TagName: "koanf",
-		DecodeHook: mapstructure.ComposeDecodeHookFunc(wantUnit, optionTable, mapstructure.TextUnmarshallerHookFunc()),
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(wantUnit, optionTable, sinkTables, mapstructure.TextUnmarshallerHookFunc()),
 	}})
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", oneLine(err))
@@ -304,7 +306,7 @@ func (c Config) Validate() error {
 	if c.LogCacheBytes != 0 && c.LogCacheBytes < logCacheMin {
 		fail("log_cache_bytes is %s; it must be at least %s, so that the longest record fits, or 0", c.LogCacheBytes, units.Size(logCacheMin))
 	}
-	for _, err := range []error{c.checkOptions(), c.checkAdvertised()} {
+	for _, err := range []error{c.checkOptions(), c.checkSinks(), c.checkAdvertised()} {
 		if err != nil {
 			errs = append(errs, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"github.com/mink-project/mink/core/ops"
 	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/sdk/api"
+	"github.com/mink-project/mink/sdk/plugin"
 )
 
 // pluginFigures are one plugin's numbers for /metrics.
@@ -87,5 +88,9 @@ func (p *parts) settings() map[string]string {
 	if in, err := p.plugins.FindCatalog(p.cfg.LakeCatalog, p.cfg.LakeCatalogOptions); err == nil {
 		all["lake_catalog_options"] = p.cfg.LakeCatalogOptions.redacted(in.Manifest.Secret)
 	}
+	all["sinks"] = p.cfg.Sinks.redacted(func(sink, option string) bool {
+		in, err := p.plugins.FindNamed(plugin.KindSink, p.cfg.Sinks[sink].Plugin, nil)
+		return err != nil || in.Manifest.Secret(option)
+	})
 	return all
 }

@@ -150,6 +150,9 @@ func (p *parts) openStorage(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("metadata database %s, object store %s: %w", redactURL(p.cfg.metaURL()), redactURL(p.cfg.storageURI()), err)
 	}
+	if err := p.openSinks(ctx); err != nil {
+		return err
+	}
 	return p.openLake(ctx)
 }
 
@@ -232,6 +235,7 @@ func (p *parts) buildNode() (err error) {
 		Meta: p.replica, Log: p.log, Head: p.head, Objects: p.objects, WALStore: p.wal,
 		Registered: func() { p.coordinator.Wake() },
 		Stuck:      func(epoch mink.NodeEpoch) bool { return p.coordinator.Stuck(epoch) },
+		CheckSink:  p.checkSink,
 		Logger:     p.logger,
 	})
 	if err != nil {

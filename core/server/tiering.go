@@ -17,7 +17,6 @@ import (
 	"github.com/mink-project/mink/core/tiering"
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/mink"
-	"github.com/mink-project/mink/sdk/sink"
 )
 
 // buildTiering makes what writes tables to their sinks while this node holds the lease.
@@ -26,7 +25,6 @@ func (p *parts) buildTiering() (err error) {
 	c.Workers, c.RoundBytes = int(p.cfg.TieringWorkers), int64(p.cfg.TieringRoundBytes)
 	c.Silence = time.Duration(p.cfg.TieringTimeout)
 	c.Settle = max(c.Settle, 4*time.Duration(p.cfg.LeaseTTL))
-	p.sinks = map[string]sink.Sink{}
 	if p.warehouse != nil {
 		scratch := filepath.Join(p.cfg.DataDir, "tiering")
 		if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(scratch, 0o750)); err != nil {
@@ -190,7 +188,7 @@ func (p *parts) tieringStats() []api.TieringStats {
 	var out []api.TieringStats
 	for _, t := range p.tiering.Stats().Targets {
 		out = append(out, api.TieringStats{
-			Table: t.Name, TableID: t.Table, Sink: t.Sink, Dropping: t.Drop, State: string(t.State), Round: string(t.Round), Step: t.Step, RoundRows: t.RoundRows,
+			Table: t.Name, TableID: t.Table, Sink: t.Sink, Retains: t.Retains, Dropping: t.Drop, State: string(t.State), Round: string(t.Round), Step: t.Step, RoundRows: t.RoundRows,
 			StartedMs: millis(t.Started), LastRound: string(t.LastRound), TieredMs: millis(t.LastTiered), DueMs: millis(t.Due),
 			LagOffsets: t.LagOffsets, LagBytes: t.LagBytes, LagMs: t.LagMs,
 			Rounds: t.Rounds, Failures: t.Failures, InARow: int64(t.InARow), Rows: t.Rows, Bytes: t.Bytes, LastError: t.LastError,

@@ -124,6 +124,8 @@ type Job struct {
 	Schema    mink.SchemaID
 	Keyed     bool // it has a primary key
 	Freshness time.Duration
+	Retains   bool   // the log keeps what the sink has not
+	Anew      string // the table option that begins the table anew at the sink
 	// Stopped says why nothing is to be written, for people; "": it is.
 	Stopped string
 	// The last recorded round; zero before the first.

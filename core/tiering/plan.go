@@ -41,7 +41,7 @@ func (j Job) reconcile(c sink.Committed, f faults) (starts map[mink.BucketRef]mi
 	starts = make(map[mink.BucketRef]mink.Offset, len(j.Buckets))
 	if c.Round == "" && j.Round != "" && !f.fromBase {
 		return nil, false, fmt.Errorf("table %s: round %s (snapshot %q) is recorded, and the sink says that there was none: "+
-			"bring the target's table back as it was, or raise the table option lake_generation to begin anew there: %w", j.Name, j.Round, j.Snapshot, ErrSinkBehind)
+			"bring the target's table back as it was, or raise the table option %s to begin anew there: %w", j.Name, j.Round, j.Snapshot, j.Anew, ErrSinkBehind)
 	}
 	for _, b := range j.Buckets {
 		end, ok := c.Ends[b.Ref]

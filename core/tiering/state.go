@@ -38,7 +38,7 @@ func (v *stateView) Targets() iter.Seq[Target] {
 func (v *stateView) Dropped() iter.Seq[Dropped] {
 	return func(yield func(Dropped) bool) {
 		for d := range v.DroppedSinks() {
-			if !yield(Dropped{Target: Target{Table: d.Table, Sink: d.Sink}, Spec: specOf(d.Table, d.Descriptor)}) {
+			if !yield(Dropped{Target: Target{Table: d.Table, Sink: d.Sink}, Spec: specOf(d.Table, d.Descriptor, d.Sink)}) {
 				return
 			}
 		}
@@ -50,15 +50,17 @@ func (v *stateView) Spec(t Target) (sink.TableSpec, error) {
 	if !ok {
 		return sink.TableSpec{}, fmt.Errorf("%s: %w", t, mink.ErrNotExist)
 	}
-	return specOf(t.Table, table.Descriptor), nil
+	return specOf(t.Table, table.Descriptor, t.Sink), nil
 }
 
 // specOf is a table as its sink needs to know it.
-func specOf(id mink.TableID, d *schema.Descriptor) sink.TableSpec {
+func specOf(id mink.TableID, d *schema.Descriptor, name string) sink.TableSpec {
 	s := sink.TableSpec{
 		ID: id, Database: d.Database, Name: d.Table, Schema: sink.Schema{ID: d.Schema.ID, Arrow: d.Schema.Arrow()},
 		PrimaryKey: d.PrimaryKey, PartitionKeys: d.PartitionKeys, BucketKeys: d.BucketKeys, BucketCount: d.BucketCount,
-		Options: map[string]string{},
+	}
+	if s.Options = d.SinkOptions(name); name != cluster.LakeSink {
+		return s
 	}
 	for k, value := range d.Options {
 		if strings.HasPrefix(k, "lake_") {
@@ -84,8 +86,8 @@ func (v *stateView) Job(t Target) (Job, bool) {
 	}
 	d := table.Descriptor
 	j := Job{
-		Name: d.Name(), Schema: d.Schema.ID, Keyed: len(d.PrimaryKey) > 0, Freshness: freshness(d),
-		Round: sink.RoundID(tiering.Round), Snapshot: tiering.Snapshot, Stopped: tiering.Stopped,
+		Name: d.Name(), Schema: d.Schema.ID, Keyed: len(d.PrimaryKey) > 0, Freshness: freshness(d, t.Sink), Anew: schema.SinkGenerationOption(t.Sink),
+		Retains: tiering.Retains, Round: sink.RoundID(tiering.Round), Snapshot: tiering.Snapshot, Stopped: tiering.Stopped,
 	}
 	if tiering.CommittedMs > 0 {
 		j.Committed = time.UnixMilli(tiering.CommittedMs)
@@ -109,12 +111,12 @@ func (v *stateView) Job(t Target) (Job, bool) {
 	return j, true
 }
 
-func freshness(d *schema.Descriptor) time.Duration {
-	o, err := d.ParsedOptions()
+func freshness(d *schema.Descriptor, name string) time.Duration {
+	o, err := d.SinkSettings(name)
 	if err != nil { // they were checked when they were set
 		return 3 * time.Minute
 	}
-	return o.LakeFreshness
+	return o.Freshness
 }
 
 // untiered adds what only a bucket with something to do needs.

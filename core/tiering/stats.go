@@ -37,6 +37,8 @@ type TargetStats struct {
 	Sink  string
 	Name  string // database.table; of a dropped table too
 	Drop  bool   // the table is dropped, and is to be removed at the sink
+	// Retains: the log keeps what the sink has not.
+	Retains bool
 
 	State      State
 	Round      sink.RoundID // of the round under way; "": none yet
@@ -81,7 +83,7 @@ func (t *Tiering) Stats() Stats {
 
 func (e *entry) stats(now time.Time) TargetStats {
 	s := TargetStats{
-		Table: e.target.Table, Sink: e.target.Sink, Name: e.job.Name, Drop: e.dropped != nil, State: e.state,
+		Table: e.target.Table, Sink: e.target.Sink, Name: e.job.Name, Drop: e.dropped != nil, Retains: e.job.Retains, State: e.state,
 		LastRound: cmp.Or(e.lastRound, e.job.Round), LastTiered: e.full, LastError: e.lastError, InARow: e.failures,
 		Rounds: e.totals.Rounds, Failures: e.totals.Failures, Rows: e.totals.Rows, Bytes: e.totals.Bytes,
 	}

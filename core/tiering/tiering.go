@@ -329,7 +329,7 @@ func (t *Tiering) begin(ctx context.Context, e *entry, now time.Time) {
 	s, known := t.deps.Sinks[e.target.Sink]
 	lease, held := t.mu.lease, e.held
 	run := func() (outcome, *unresolved, error) {
-		return outcome{}, held, fmt.Errorf("%s: this node has no sink of that name: %w", e.target, mink.ErrNotExist)
+		return outcome{}, held, fmt.Errorf("%s: the configuration of this node, which holds the coordinator lease, has no sink %[2]s: add [sinks.%[2]s] to that of every node and start them again; the rows wait in the log: %[3]w", e.target, e.target.Sink, mink.ErrNotExist)
 	}
 	switch {
 	case known && e.dropped != nil:

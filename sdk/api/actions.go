@@ -91,6 +91,21 @@ type Table struct {
 	Buckets    int32           `json:"buckets"` // per partition
 	CreatedMs  int64           `json:"created_ms"`
 	ModifiedMs int64           `json:"modified_ms"`
+	Sinks      []TableSink     `json:"sinks,omitempty"` // by name
+}
+
+// TableSink is what the metadata know of a table at one of its sinks; TieringStats have
+// what the node that tiers knows besides.
+type TableSink struct {
+	Sink        string `json:"sink"`
+	Retains     bool   `json:"retains"` // the log keeps what the sink does not have
+	FreshnessMs int64  `json:"freshness_ms"`
+	EnabledMs   int64  `json:"enabled_ms"`         // when the sink was switched on last
+	Round       string `json:"round,omitempty"`    // the last one recorded; absent: none yet
+	Snapshot    string `json:"snapshot,omitempty"` // the sink's name of its state with it
+	TieredMs    int64  `json:"tiered_ms"`          // when it was recorded
+	Rounds      int64  `json:"rounds"`             // how many were
+	LagOffsets  int64  `json:"lag_offsets"`        // committed offsets that the sink does not have
 }
 
 // PartitionRequest names a partition by its values in partition-key order.
@@ -258,6 +273,7 @@ type TieringStats struct {
 	Table    string       `json:"table"`
 	TableID  mink.TableID `json:"table_id"`
 	Sink     string       `json:"sink"`
+	Retains  bool         `json:"retains"`            // the log keeps what the sink does not have
 	Dropping bool         `json:"dropping,omitempty"` // the table is dropped, and is removed at the sink
 	// State is scheduled (rows wait for their time), pending (they wait for a worker),
 	// tiering, tiered (the sink has everything that is uploaded), or failed.
@@ -283,7 +299,7 @@ type TieringStats struct {
 // TierTable asks for a round of a table at a sink now.
 type TierTable struct {
 	Table string `json:"table"`          // "database.table"
-	Sink  string `json:"sink,omitempty"` // "": lake
+	Sink  string `json:"sink,omitempty"` // "": the table's only sink, or lake
 	Wait  bool   `json:"wait,omitempty"` // until all that was acknowledged at the time is at the sink
 }
 

@@ -90,8 +90,7 @@ type OpenRequest struct {
 	Table TableSpec
 	// Drop: of the handle only Drop and Close will follow. A sink that knows it makes
 	// no place and does not look at the schema, so that a table whose schema it cannot
-	// follow can be removed; one that does not opens as ever. It is not in the protocol
-	// of plugins yet.
+	// follow can be removed; one that does not opens as ever.
 	Drop bool
 }
 

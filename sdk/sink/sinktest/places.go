@@ -103,6 +103,11 @@ func checkDrop(t T, target Target) {
 	drop()
 	k.stop()
 	k.must(k.start())
+	gone, err := k.s.Open(t.Context(), sink.OpenRequest{Table: w.spec, Drop: true}) // of what is gone already
+	k.must(err)
+	_, err = gone.Drop(t.Context(), sink.DropRequest{})
+	k.must(err)
+	k.must(gone.Close())
 	k.must(k.open())
 	k.next = atRecover
 	k.finish()

@@ -562,9 +562,12 @@ func (x *TableSchema) GetArrowIpc() []byte {
 }
 
 type OpenTableRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sink          uint64                 `protobuf:"varint,1,opt,name=sink,proto3" json:"sink,omitempty"`
-	Table         *TableSpec             `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Sink  uint64                 `protobuf:"varint,1,opt,name=sink,proto3" json:"sink,omitempty"`
+	Table *TableSpec             `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	// Only Drop and CloseTable follow: a sink need not make a place, nor look at the
+	// schema.
+	Drop          bool `protobuf:"varint,3,opt,name=drop,proto3" json:"drop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -611,6 +614,13 @@ func (x *OpenTableRequest) GetTable() *TableSpec {
 		return x.Table
 	}
 	return nil
+}
+
+func (x *OpenTableRequest) GetDrop() bool {
+	if x != nil {
+		return x.Drop
+	}
+	return false
 }
 
 type OpenTableResponse struct {
@@ -1998,10 +2008,11 @@ const file_mink_plugin_v1_sink_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\":\n" +
 	"\vTableSchema\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x1b\n" +
-	"\tarrow_ipc\x18\x02 \x01(\fR\barrowIpc\"W\n" +
+	"\tarrow_ipc\x18\x02 \x01(\fR\barrowIpc\"k\n" +
 	"\x10OpenTableRequest\x12\x12\n" +
 	"\x04sink\x18\x01 \x01(\x04R\x04sink\x12/\n" +
-	"\x05table\x18\x02 \x01(\v2\x19.mink.plugin.v1.TableSpecR\x05table\")\n" +
+	"\x05table\x18\x02 \x01(\v2\x19.mink.plugin.v1.TableSpecR\x05table\x12\x12\n" +
+	"\x04drop\x18\x03 \x01(\bR\x04drop\")\n" +
 	"\x11OpenTableResponse\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x04R\x05table\")\n" +
 	"\x11CloseTableRequest\x12\x14\n" +

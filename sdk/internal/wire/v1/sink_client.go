@@ -55,7 +55,7 @@ func (s *sinkClient) Open(ctx context.Context, req sink.OpenRequest) (sink.Table
 	if err != nil {
 		return nil, sinkCall("open", req.Table, "", err)
 	}
-	resp, err := s.rpc.OpenTable(ctx, &pb.OpenTableRequest{Sink: s.id, Table: spec})
+	resp, err := s.rpc.OpenTable(ctx, &pb.OpenTableRequest{Sink: s.id, Table: spec, Drop: req.Drop})
 	if err == nil && resp.GetTable() == 0 {
 		err = protocolError("a handle without an id")
 	}

@@ -178,7 +178,7 @@ func (s *sinkServer) OpenTable(ctx context.Context, req *pb.OpenTableRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	table, err := opened.Open(ctx, sink.OpenRequest{Table: spec})
+	table, err := opened.Open(ctx, sink.OpenRequest{Table: spec, Drop: req.GetDrop()})
 	if err != nil {
 		return nil, sinks.status(err)
 	}

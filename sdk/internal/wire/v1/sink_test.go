@@ -182,6 +182,7 @@ type countingSink struct {
 	running atomic.Int32
 	most    atomic.Int32
 	writes  atomic.Int32
+	drops   atomic.Int32 // opened for that
 	closed  atomic.Int32
 }
 
@@ -189,7 +190,10 @@ func (c *countingSink) Describe() sink.Description {
 	return sink.Description{Name: "counting", Delivery: sink.AtLeastOnce, Changes: sink.ChangesKept}
 }
 func (c *countingSink) Close() error { c.closed.Add(1); return nil }
-func (c *countingSink) Open(context.Context, sink.OpenRequest) (sink.Table, error) {
+func (c *countingSink) Open(_ context.Context, req sink.OpenRequest) (sink.Table, error) {
+	if req.Drop {
+		c.drops.Add(1)
+	}
 	return countingTable{c}, nil
 }
 
@@ -239,6 +243,9 @@ func TestOneCallAtATimeReachesAHandle(t *testing.T) {
 	if n := c.most.Load(); n != 1 {
 		t.Errorf("%d calls at once reached the handle", n)
 	}
+	if _, err := s.Open(t.Context(), sink.OpenRequest{Table: sinkSpec(), Drop: true}); err != nil || c.drops.Load() != 1 {
+		t.Errorf("open to drop: %v, %d of them", err, c.drops.Load())
+	}
 	close(c.held)
 	if _, err := table.Recover(t.Context(), sink.RecoverRequest{Fence: 1}); !errors.Is(err, sink.ErrFenced) || errors.Is(err, sink.ErrUnavailable) {
 		t.Fatal(err)
@@ -246,7 +253,7 @@ func TestOneCallAtATimeReachesAHandle(t *testing.T) {
 	if err := errors.Join(table.Close(), service.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if n := c.closed.Load(); n != 2 { // handle and sink
+	if n := c.closed.Load(); n != 3 { // handles and sink
 		t.Errorf("closed %d times", n)
 	}
 	if _, err := s.Open(t.Context(), sink.OpenRequest{Table: sinkSpec()}); !errors.Is(err, sink.ErrUnavailable) {
