@@ -9,4 +9,4 @@ scripts/lake-venv.sh
 export MINK_TEST_LAKE_PYTHON="$PWD/.cache/lake-venv/bin/python" MINK_TEST_BINARY="$PWD/bin/mink"
 [ -x "$MINK_TEST_BINARY" ] || { echo "e2e-lake needs bin/mink: run make build"; exit 1; }
 go test -count=1 -timeout 20m -v -run "${RUN:-.}" ./core/e2e/foreign ./core/icebergrest
-go test -count=1 -timeout 20m -v -run "${RUN:-^TestLakeOfANode\$}" ./core/e2e
+go test -count=1 -timeout 20m -v -run "${RUN:-^Test(LakeOfANode|Demo)\$}" ./core/e2e

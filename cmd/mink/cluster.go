@@ -108,7 +108,9 @@ func fsckCommand(a *app) *cobra.Command {
 		Use: "fsck", Short: "Check that everything the metadata names is on the object store",
 		Long: `Asks a running node to check its metadata against the object store: every named
 object exists with its size and checksum, every stream is contiguous, nothing is
-orphaned. Exits 1 when it finds a problem.`,
+orphaned; of tables in the lake, that every file that a snapshot names is there, and
+that offsets and columns are those that the metadata know. Exits 1 when it finds a
+problem.`,
 		Args: noArgs,
 		RunE: a.connected(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			r, err := c.Check(cmd.Context(), deep)
@@ -118,7 +120,7 @@ orphaned. Exits 1 when it finds a problem.`,
 			return a.printCheck(r)
 		}),
 	}
-	cmd.Flags().BoolVar(&deep, "deep", false, "read and verify every block too")
+	cmd.Flags().BoolVar(&deep, "deep", false, "read and verify every block, and the footer of every lake file, too")
 	return cmd
 }
 
@@ -145,6 +147,23 @@ func (a *app) printUnnamed(r api.CheckReport) {
 	}
 }
 
+// printLakeChecks says what was looked at in the lake.
+func (a *app) printLakeChecks(tables []api.LakeCheck) {
+	bytes := func(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
+	for _, t := range tables {
+		for _, o := range t.Orphans {
+			fmt.Fprintf(a.out, "not named by lake table %s: %s\n", t.Table, o)
+		}
+		if n := t.OrphanFiles - int64(len(t.Orphans)); n > 0 {
+			fmt.Fprintf(a.out, "not named by lake table %s: %s more\n", t.Table, count(n, "object"))
+		}
+		if t.OrphanFiles > 0 {
+			fmt.Fprintf(a.out, "lake table %s: %s that nothing names, %s: another engine's removal of orphan files takes them\n", t.Table, count(t.OrphanFiles, "object"), bytes(t.OrphanBytes))
+		}
+		fmt.Fprintf(a.out, "lake table %s: %s, %s, %s, %s in data files\n", t.Table, count(int64(t.Snapshots), "snapshot"), count(t.Files, "file"), bytes(t.Bytes), count(t.Rows, "row"))
+	}
+}
+
 func (a *app) printCheck(r api.CheckReport) error {
 	if a.json {
 		if err := a.printJSON(r); err != nil {
@@ -162,6 +181,7 @@ func (a *app) printCheck(r api.CheckReport) error {
 			fmt.Fprintf(a.out, "accepted loss: %s are skipped\n", rangeText(l))
 		}
 		a.printUnnamed(r)
+		a.printLakeChecks(r.Lake)
 		fmt.Fprintf(a.out, "%s: %s, %s, %s, %s checked\n", verdict, count(r.Objects, "object"), humanize.IBytes(uint64(max(r.Bytes, 0))),
 			count(r.Streams, "stream"), count(r.Records, "record"))
 	}

@@ -41,7 +41,9 @@ func demoCommand(a *app) *cobra.Command {
 		Use: "demo", Short: "Do the main job on a throw-away node, and show it",
 		Long: `Starts a node of its own on free ports, writes real rows through Arrow Flight
 into a typed table and a primary-key table, and through Kafka into a topic, kills
-the node with SIGKILL, starts it again, and reads everything back. Its data stays in a
+the node with SIGKILL, starts it again, and reads everything back. Then JSON through
+Kafka becomes an Iceberg table, which Mink and, if there is one, another engine are asked
+about: DuckDB or PyIceberg of --python. Its data stays in a
 temporary directory for you to look at. With --storage-uri its objects go to a
 plugin's store, below a prefix that is best empty.`,
 		Args: noArgs,
@@ -67,10 +69,12 @@ plugin's store, below a prefix that is best empty.`,
 				d.shown = append(d.shown, "--"+k.Flag, v)
 			}
 			d.objects = cmd.Flag("storage-uri").Value.String()
+			d.pythonGiven = cmd.Flags().Changed("python")
 			return d.run(cmd.Context())
 		},
 	}
 	cmd.Flags().StringVar(&d.dir, "dir", "", "data directory; default a new temporary one")
+	cmd.Flags().StringVar(&d.python, "python", "python3", "interpreter that has duckdb with its extensions avro and iceberg, or pyiceberg")
 	for _, k := range server.Keys() {
 		if slices.Contains([]string{"storage_uri", "storage_options", "plugin_dir"}, k.Name) {
 			passed = append(passed, k)
@@ -88,6 +92,8 @@ type demo struct {
 	shown         []string // the same as flags, options left out
 	objects       string   // the URI of the store, "": below dir
 	flight, kafka string
+	python        string
+	pythonGiven   bool
 	process       *exec.Cmd
 	log           bytes.Buffer
 }
@@ -138,11 +144,15 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.readBack(ctx, rows, lines); err != nil {
 		return err
 	}
+	if err := d.throughTheLake(ctx); err != nil {
+		return err
+	}
 	d.say("\nLook further:")
 	d.say("   %s serve --data-dir %s %s       # the same node, on the usual ports", os.Args[0], d.dir, strings.Join(d.shown, " "))
 	d.say("   %s read %s --format table -n 10", os.Args[0], demoTable)
 	d.say("   kcat -b 127.0.0.1:9092 -C -t %s -o beginning -e | head", demoTopic)
 	d.say("   %s cluster stats; %[1]s fsck --deep", os.Args[0])
+	d.say("   %s table lake-snapshot %s; %[1]s read %[2]s --mode union --filter \"weather = 'snow'\"", os.Args[0], demoLakeTable)
 	if d.objects == "" {
 		d.say("   find %s -type f", filepath.Join(d.dir, "objects"))
 	}

@@ -218,7 +218,8 @@ func unhealthy(r api.NodeAnswers) error {
 // clockSpread is how far wall clocks may be apart without a word.
 const clockSpread = 10 * time.Second
 
-// warningsOf compares what all nodes of a cluster should have in common.
+// warningsOf compares what all nodes of a cluster should have in common, and lists sinks that
+// have stalled.
 func warningsOf(nodes []api.NodeAnswer) (out []string) {
 	var heard []api.NodeAnswer
 	for _, n := range nodes {
@@ -255,7 +256,29 @@ func warningsOf(nodes []api.NodeAnswer) (out []string) {
 			out = append(out, fmt.Sprintf("the wall clocks of nodes %d and %d are %s apart: set them by NTP; nothing is lost by it, but times of records and retention are wrong", first.Node, n.Node, apart.Abs().Round(time.Second)))
 		}
 	}
+	for _, n := range nodes {
+		if n.Health == nil {
+			continue
+		}
+		for _, s := range n.Health.StalledSinks {
+			out = append(out, stalledText(s))
+		}
+	}
 	return out
+}
+
+func stalledText(s api.StalledSink) string {
+	span := func(ms int64) time.Duration { return (time.Duration(ms) * time.Millisecond).Round(time.Second) }
+	why := "no attempt has failed: mink cluster stats shows what its worker does"
+	if s.LastError != "" {
+		why = fmt.Sprintf("%s failed in a row, the last: %s", count(s.InARow, "attempt"), s.LastError)
+	}
+	last := "never"
+	if s.TieredMs > 0 {
+		last = timeOf(s.TieredMs)
+	}
+	return fmt.Sprintf("table %s waits for sink %s: rows should be there within %s, and %s are late by %s (last tiered: %s); its log is kept as long; %s",
+		s.Table, s.Sink, span(s.FreshnessMs), count(s.LagOffsets, "offset"), span(s.StalledMs), last, why)
 }
 
 func plural(thing string, of []string) string {

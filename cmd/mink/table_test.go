@@ -57,3 +57,41 @@ func TestPrimaryKeyFlags(t *testing.T) {
 		t.Errorf("%v, %+v", err, changes[0].Column)
 	}
 }
+
+// What a stalled sink and a lake snapshot look like to a person.
+func TestLakeTexts(t *testing.T) {
+	stalled := api.StalledSink{Table: "db.t", Sink: "lake", StalledMs: 600_000, FreshnessMs: 180_000, LagOffsets: 12, InARow: 3, LastError: "the catalog is down"}
+	nodes := []api.NodeAnswer{{Node: 1, Health: &api.Health{Ready: true, StalledSinks: []api.StalledSink{stalled}}}, {Node: 2, Error: "gone"}}
+	got := warningsOf(nodes)
+	if len(got) != 1 {
+		t.Fatalf("%d warnings: %q", len(got), got)
+	}
+	for _, want := range []string{"db.t", "sink lake", "3m0s", "12 offsets", "10m0s", "never", "3 attempts failed in a row, the last: the catalog is down"} {
+		if !strings.Contains(got[0], want) {
+			t.Errorf("the warning lacks %q: %s", want, got[0])
+		}
+	}
+	l := api.LakeSnapshot{Table: "db.t", Buckets: []api.LakeBucket{{End: 5, HighWatermark: 9, LagOffsets: 4, Values: []string{"de", "2026"}, Error: "no leader"}}}
+	for _, c := range []struct {
+		change func(*api.LakeSnapshot)
+		want   []string
+	}{
+		{func(*api.LakeSnapshot) {}, []string{"has no round in the lake yet", "de/2026", "5", "9", "4", "no leader"}},
+		{func(l *api.LakeSnapshot) {
+			l.Snapshot, l.Round, l.Rounds, l.CatalogSnapshot, l.MetadataLocation = "77", "r", 3, "77", "file:///x.json"
+		}, []string{"lake snapshot 77, round r (number 3)", "metadata: file:///x.json"}},
+		{func(l *api.LakeSnapshot) { l.Snapshot, l.CatalogSnapshot = "77", "78" }, []string{"current snapshot is 78"}},
+		{func(l *api.LakeSnapshot) { l.Snapshot, l.Expired = "77", true }, []string{"does not have this snapshot any more"}},
+		{func(l *api.LakeSnapshot) { l.Snapshot, l.CatalogError = "77", "down" }, []string{"catalog: down"}},
+	} {
+		var out bytes.Buffer
+		one := l
+		c.change(&one)
+		(&app{out: &out}).printLakeSnapshot(one)
+		for _, want := range c.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%+v: lacks %q:\n%s", one, want, out.String())
+			}
+		}
+	}
+}

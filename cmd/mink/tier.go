@@ -112,14 +112,14 @@ func (a *app) printTiering(targets []api.TieringStats) {
 		if t.Step != "" {
 			state += ": " + t.Step
 		}
-		lag := time.Duration(t.LagMs) * time.Millisecond
+		span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() }
 		rows = append(rows, []string{
-			name, t.Sink, state, timeOf(t.TieredMs), timeOf(t.DueMs), fmt.Sprint(t.LagOffsets), humanize.IBytes(uint64(max(t.LagBytes, 0))), lag.Round(time.Second).String(),
+			name, t.Sink, state, timeOf(t.TieredMs), timeOf(t.DueMs), fmt.Sprint(t.LagOffsets), humanize.IBytes(uint64(max(t.LagBytes, 0))), span(t.LagMs), span(t.StalledMs),
 			fmt.Sprint(t.Rounds), fmt.Sprint(t.Rows), fmt.Sprint(t.Failures), t.LastError,
 		})
 	}
 	if len(rows) > 0 {
-		a.printTable([]string{"tiering of", "sink", "state", "tiered", "due", "behind", "about", "lag", "rounds", "rows", "failures", "last error"}, rows)
+		a.printTable([]string{"tiering of", "sink", "state", "tiered", "due", "behind", "about", "lag", "stalled", "rounds", "rows", "failures", "last error"}, rows)
 	}
 }
 

@@ -64,6 +64,9 @@ type Backend interface {
 	// TierTable makes a round of tiering now, on the node that coordinates. It waits until
 	// the sink has the buckets up to these offsets; nil: it does not wait.
 	TierTable(ctx context.Context, table mink.TableID, sink string, upTo map[mink.BucketRef]mink.Offset) (api.TierReport, error)
+	// StalledSinks are tables whose sink has not taken what it should have, as this node sees
+	// it when it coordinates.
+	StalledSinks() []api.StalledSink
 	Ready() (ok bool, reason string)
 	Uptime() time.Duration
 	Stats() api.Stats

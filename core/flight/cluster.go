@@ -183,7 +183,7 @@ func (s *service) nodeStats(context.Context, nothing) (any, error) { return s.ba
 func (s *service) health(context.Context, nothing) (any, error) {
 	ready, reason := s.backend.Ready()
 	id, _ := s.backend.Self()
-	return api.Health{Ready: ready, Reason: reason, Node: id, Uptime: s.backend.Uptime().Seconds(), DamagedLogs: s.backend.Damaged(),
+	return api.Health{Ready: ready, Reason: reason, Node: id, Uptime: s.backend.Uptime().Seconds(), DamagedLogs: s.backend.Damaged(), StalledSinks: s.backend.StalledSinks(),
 		LeaseTTLMs: s.cfg.LeaseTTL.Milliseconds(), ClusterID: s.cfg.ClusterID, Version: s.cfg.Version, ClockMs: time.Now().UnixMilli()}, nil
 }
 

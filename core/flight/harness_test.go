@@ -147,6 +147,8 @@ func (b *backend) RemoveNode(ctx context.Context, r api.RemoveNode) (api.Removed
 	return b.coordinator.RemoveNode(ctx, r)
 }
 
+func (b *backend) StalledSinks() []api.StalledSink { return nil }
+
 func (b *backend) TierTable(context.Context, mink.TableID, string, map[mink.BucketRef]mink.Offset) (api.TierReport, error) {
 	return api.TierReport{}, mink.ErrUnsupported
 }

@@ -30,6 +30,7 @@ func (p *parts) figuresOf(s node.Stats, loops []loop.Status) []ops.Figure {
 		{Name: "mink_metadata_applied_index", Help: "Metadata index that this node has applied.", Value: float64(s.Applied)},
 		{Name: "mink_node_buckets", Help: "Buckets led here.", Value: float64(len(s.Buckets))},
 		{Name: "mink_quarantined_batches", Help: "Batches that readers could not decode, and runs of records that are no rows, which they skip, since their buckets were opened here.", Value: quarantined},
+		{Name: "mink_source_quarantined_offsets_total", Help: "Offsets that tiering and reads of committed rows skipped, because nobody can decode them; each time they were read.", Counter: true, Value: float64(p.node.Source().Stats().Quarantined)},
 		{Name: "mink_refused_batches", Help: "Appended batches that failed their checks, since their buckets were opened here.", Value: refused},
 		{Name: "mink_wal_damaged_slots", Help: "Write-ahead objects that keep a log from being recovered, as the coordinator's node sees it.", Value: p.damagedSlots()},
 	}

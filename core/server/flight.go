@@ -113,7 +113,12 @@ func (b flightBackend) CommitProducer(ctx context.Context, c *clusterpb.CommitPr
 }
 
 func (b flightBackend) Check(ctx context.Context, deep bool) (api.CheckReport, error) {
-	return b.node().Check(ctx, deep)
+	r, err := b.node().Check(ctx, deep)
+	if err != nil {
+		return r, err
+	}
+	err = b.parts.checkLake(ctx, deep, &r)
+	return r, err
 }
 
 func (b flightBackend) Damaged() []api.DamagedLog { return b.parts.coordinator.Damaged() }

@@ -190,8 +190,20 @@ func (p *parts) tieringStats() []api.TieringStats {
 		out = append(out, api.TieringStats{
 			Table: t.Name, TableID: t.Table, Sink: t.Sink, Retains: t.Retains, Dropping: t.Drop, State: string(t.State), Round: string(t.Round), Step: t.Step, RoundRows: t.RoundRows,
 			StartedMs: millis(t.Started), LastRound: string(t.LastRound), TieredMs: millis(t.LastTiered), DueMs: millis(t.Due),
-			LagOffsets: t.LagOffsets, LagBytes: t.LagBytes, LagMs: t.LagMs,
+			LagOffsets: t.LagOffsets, LagBytes: t.LagBytes, LagMs: t.LagMs, StalledMs: t.StalledMs,
 			Rounds: t.Rounds, Failures: t.Failures, InARow: int64(t.InARow), Rows: t.Rows, Bytes: t.Bytes, LastError: t.LastError,
+		})
+	}
+	return out
+}
+
+// StalledSinks implements flight.Backend.
+func (b flightBackend) StalledSinks() []api.StalledSink {
+	var out []api.StalledSink
+	for _, t := range b.parts.tiering.Stalled() {
+		out = append(out, api.StalledSink{
+			Table: t.Name, Sink: t.Sink, StalledMs: t.StalledMs, FreshnessMs: t.FreshnessMs, TieredMs: millis(t.LastTiered), LagOffsets: t.LagOffsets,
+			InARow: int64(t.InARow), LastError: t.LastError,
 		})
 	}
 	return out
@@ -218,6 +230,7 @@ func tieringFigures(s tiering.Stats) []ops.Figure {
 		}
 		out = append(out,
 			ops.Figure{Name: "mink_tiering_lag_seconds", Help: "Since when a sink lacks rows of a table's log: since the last round of all buckets began. 0 when it has all.", Labels: labels, Values: values, Value: float64(t.LagMs) / 1000},
+			ops.Figure{Name: "mink_tiering_stalled_seconds", Help: "How long rows of a table wait that a sink should have: beyond lake_freshness since the last round of all buckets. 0 when none are due.", Labels: labels, Values: values, Value: float64(t.StalledMs) / 1000},
 			ops.Figure{Name: "mink_tiering_lag_offsets", Help: "Offsets of a table's log that a sink lacks.", Labels: labels, Values: values, Value: float64(t.LagOffsets)},
 			ops.Figure{Name: "mink_tiering_failures_in_a_row", Help: "Failed attempts at a round of a table since the last one that succeeded.", Labels: labels, Values: values, Value: float64(t.InARow)})
 	}

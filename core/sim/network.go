@@ -168,6 +168,9 @@ func (b backend) AcceptLoss(ctx context.Context, r api.AcceptLoss) (api.LossRepo
 	return b.p.Coordinator().AcceptLoss(ctx, r)
 }
 
+// StalledSinks implements flight.Backend.
+func (backend) StalledSinks() []api.StalledSink { return nil }
+
 // TierTable implements flight.Backend: processes of the simulation have no sinks.
 func (backend) TierTable(context.Context, mink.TableID, string, map[mink.BucketRef]mink.Offset) (api.TierReport, error) {
 	return api.TierReport{}, mink.ErrUnsupported

@@ -54,6 +54,11 @@ type TargetStats struct {
 	LagOffsets int64 // that the sink has not
 	LagBytes   int64 // an estimate
 	LagMs      int64 // since the last round of all buckets began, or before the first since rows were seen; 0 when the sink has everything
+	// StalledMs is how long rows wait that the sink should have: since the freshness was over
+	// after the last round of all buckets, or since rows were seen, whichever is later. A round
+	// under way counts; 0 when none are due.
+	StalledMs   int64
+	FreshnessMs int64
 
 	Rounds, Failures, Rows, Bytes int64
 }
@@ -81,6 +86,18 @@ func (t *Tiering) Stats() Stats {
 	return s
 }
 
+// stallMin is how long a target's rows wait beyond their time, at least, before it counts as
+// stalled: a round takes a while.
+const stallMin = time.Minute
+
+// Stalled are the targets that lack rows for longer than twice their freshness, and for a
+// minute more than it, on the holder of the lease.
+func (t *Tiering) Stalled() []TargetStats {
+	return slices.DeleteFunc(t.Stats().Targets, func(s TargetStats) bool {
+		return s.Drop || s.StalledMs <= max(s.FreshnessMs, stallMin.Milliseconds())
+	})
+}
+
 func (e *entry) stats(now time.Time) TargetStats {
 	s := TargetStats{
 		Table: e.target.Table, Sink: e.target.Sink, Name: e.job.Name, Drop: e.dropped != nil, Retains: e.job.Retains, State: e.state,
@@ -102,7 +119,13 @@ func (e *entry) stats(now time.Time) TargetStats {
 			since = e.lags
 		}
 		s.LagMs = max(0, now.Sub(since).Milliseconds())
+		due := e.full.Add(e.job.Freshness)
+		if due.Before(e.lags) {
+			due = e.lags
+		}
+		s.StalledMs = max(0, now.Sub(due).Milliseconds())
 	}
+	s.FreshnessMs = e.job.Freshness.Milliseconds()
 	if r := e.running; r != nil {
 		s.Started = r.started
 		if a := r.attempt; a != nil {

@@ -241,3 +241,59 @@ func TestRequest(t *testing.T) {
 		p.stop()
 	})
 }
+
+// TestStalled: how long rows wait beyond their time, whatever the sink was doing before they
+// came, and no longer once it has them.
+func TestStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		tab := w.table("events", "lake", false, false, 1, 3*time.Minute)
+		var bad atomic.Bool
+		p := startProc(t, w, testConfig(), faults{}, func(*proc, string) fate {
+			if bad.Load() {
+				return refused
+			}
+			return succeeds
+		})
+		add := func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			tab.buckets[0].append(tab, wRecord{key: 1})
+			w.changed()
+		}
+		look := func(what string, low, high time.Duration, warned bool) {
+			t.Helper()
+			s := p.tiering.Stats().Targets[0]
+			if at := time.Duration(s.StalledMs) * time.Millisecond; at < low || at > high {
+				t.Errorf("%s: stalled for %s, want %s to %s", what, at, low, high)
+			}
+			if got := p.tiering.Stalled(); (len(got) == 1) != warned {
+				t.Errorf("%s: warned of %v", what, got)
+			}
+		}
+		p.takeLease()
+		add()
+		time.Sleep(time.Hour)
+		look("all is tiered", 0, 0, false)
+		bad.Store(true)
+		add()
+		time.Sleep(90 * time.Second)
+		look("rows that came after an idle hour", time.Minute, 90*time.Second, false)
+		time.Sleep(3 * time.Minute)
+		look("beyond twice the freshness", 4*time.Minute, 5*time.Minute, true)
+		if s := p.tiering.Stalled()[0]; s.LastError == "" || s.InARow == 0 || s.FreshnessMs != 180_000 {
+			t.Errorf("%+v", s)
+		}
+		bad.Store(false)
+		if err := waitTiered(w, 10*time.Minute, p); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		look("after the sink is back", 0, 0, false)
+		bad.Store(true)
+		add()
+		time.Sleep(time.Minute)
+		look("rows whose time has not come", 0, 0, false)
+		p.stop()
+	})
+}

@@ -219,6 +219,9 @@ type Health struct {
 	// DamagedLogs are those whose recovery a person must decide; known to the
 	// coordinator's node. At most 100 losses of each slot are listed.
 	DamagedLogs []DamagedLog `json:"damaged_logs,omitempty"`
+	// StalledSinks are tables that wait for their sink for longer than twice their freshness,
+	// and for a minute more than it; known to the coordinator's node.
+	StalledSinks []StalledSink `json:"stalled_sinks,omitempty"`
 	// What all nodes of a cluster have in common, as this one is configured.
 	LeaseTTLMs int64  `json:"lease_ttl_ms,omitempty"`
 	ClusterID  string `json:"cluster_id,omitempty"`
@@ -267,6 +270,19 @@ type Stats struct {
 	Tiering      []TieringStats     `json:"tiering,omitempty"` // of the holder of the coordinator lease
 }
 
+// StalledSink is a table whose sink has not taken for a while what it should have. The
+// table's log is kept as long, whatever its retention says.
+type StalledSink struct {
+	Table       string `json:"table"`
+	Sink        string `json:"sink"`
+	StalledMs   int64  `json:"stalled_ms"` // how long rows wait beyond the freshness
+	FreshnessMs int64  `json:"freshness_ms"`
+	TieredMs    int64  `json:"tiered_ms"` // when the last round of all buckets began, ms since 1970; 0: never
+	LagOffsets  int64  `json:"lag_offsets"`
+	InARow      int64  `json:"failures_in_a_row,omitempty"`
+	LastError   string `json:"last_error,omitempty"`
+}
+
 // TieringStats are a table at one of its sinks, as the node that tiers sees it. Times are ms
 // since 1970, 0: not yet; counters are since the node took the coordinator lease.
 type TieringStats struct {
@@ -288,6 +304,7 @@ type TieringStats struct {
 	LagOffsets int64  `json:"lag_offsets"`          // offsets that the sink does not have
 	LagBytes   int64  `json:"lag_bytes"`            // an estimate of their size in the log
 	LagMs      int64  `json:"lag_ms"`               // since tiered_ms, while there are any
+	StalledMs  int64  `json:"stalled_ms,omitempty"` // how long rows wait beyond lake_freshness
 	Rounds     int64  `json:"rounds"`
 	Failures   int64  `json:"failures"`
 	InARow     int64  `json:"failures_in_a_row,omitempty"`
@@ -544,6 +561,22 @@ type CheckReport struct {
 	Unnamed        []UnnamedObject `json:"unnamed,omitempty"`
 	UnnamedObjects int64           `json:"unnamed_objects,omitempty"`
 	UnnamedBytes   int64           `json:"unnamed_bytes,omitempty"`
+	// Lake are the tables in the lake, by name.
+	Lake []LakeCheck `json:"lake,omitempty"`
+}
+
+// LakeCheck is what was found of one table in the lake, besides problems.
+type LakeCheck struct {
+	Table     string `json:"table"`
+	Snapshots int    `json:"snapshots"`
+	Files     int64  `json:"files"` // of all its snapshots
+	Bytes     int64  `json:"bytes"`
+	Rows      int64  `json:"rows"` // in data files of the current snapshot, deleted ones too
+	// Orphans are objects below the table's directory that nothing names and that are a day
+	// old, or twice orphan_age; the first hundred of OrphanFiles. They are no problem.
+	Orphans     []string `json:"orphans,omitempty"`
+	OrphanFiles int64    `json:"orphan_files,omitempty"`
+	OrphanBytes int64    `json:"orphan_bytes,omitempty"`
 }
 
 // UnnamedObject is an object that the metadata know nothing of, and what it says of
@@ -560,7 +593,7 @@ type UnnamedObject struct {
 
 // Problem is one finding: what, where, what to do.
 type Problem struct {
-	Kind   string `json:"kind"` // missing, corrupt, size, gap, orphan, ...
+	Kind   string `json:"kind"` // missing, corrupt, size, gap, orphan, lake_offsets, ...
 	Object string `json:"object,omitempty"`
 	Stream int64  `json:"stream,omitempty"`
 	Text   string `json:"text"`

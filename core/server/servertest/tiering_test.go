@@ -269,8 +269,14 @@ func TestTieringToTheLake(t *testing.T) {
 // inUnion reads a table by mode union, or lake.
 func inUnion(t *testing.T, cl *client.Client, name string, want map[string]int, lakeOnly bool) {
 	t.Helper()
+	inUnionOf(t, cl, "db."+name, want, lakeOnly)
+}
+
+// inUnionOf is inUnion of a table of any database.
+func inUnionOf(t *testing.T, cl *client.Client, name string, want map[string]int, lakeOnly bool) {
+	t.Helper()
 	have := map[string]int{}
-	for b, err := range cl.ScanUnion(t.Context(), client.UnionRequest{Table: "db." + name, Bucket: -1, LakeOnly: lakeOnly}) {
+	for b, err := range cl.ScanUnion(t.Context(), client.UnionRequest{Table: name, Bucket: -1, LakeOnly: lakeOnly}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,7 +285,7 @@ func inUnion(t *testing.T, cl *client.Client, name string, want map[string]int, 
 		}
 	}
 	if !maps.Equal(have, want) {
-		t.Errorf("db.%s, lake only %v: %d rows %v, want %d: %v", name, lakeOnly, len(have), have, len(want), want)
+		t.Errorf("%s, lake only %v: %d rows %v, want %d: %v", name, lakeOnly, len(have), have, len(want), want)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/mink-project/mink/sdk/api"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
 	"github.com/mink-project/mink/sdk/sink"
 )
 
@@ -175,6 +176,31 @@ func TestLakeSnapshot(t *testing.T) {
 		}
 	}
 	x.close()
+	fsckOfTheLake(t, c, cl)
+}
+
+// fsckOfTheLake wants a lake of two tables that is whole, takes a file away, and wants it missed.
+func fsckOfTheLake(t *testing.T, c *servertest.Cluster, cl *client.Client) {
+	t.Helper()
+	r, err := cl.Check(t.Context(), true)
+	if err != nil || !r.Clean || len(r.Lake) != 2 || r.Lake[0].Table != "db.t" || r.Lake[0].Rows != 120 || r.Lake[0].OrphanFiles != 0 || r.Lake[1].Snapshots != 3 {
+		t.Fatalf("a lake that is whole: %+v, %v", r, err)
+	}
+	gone := ""
+	if err := objstore.All(t.Context(), c.Store(), "lake/db/t-", "", func(o objstore.ObjectInfo) bool {
+		if strings.HasSuffix(o.Key, ".parquet") {
+			gone = o.Key
+		}
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Store().DeleteBatch(t.Context(), []string{gone}); err != nil || gone == "" {
+		t.Fatal(gone, err)
+	}
+	if r, err = cl.Check(t.Context(), false); err != nil || r.Clean || len(r.Problems) != 1 || r.Problems[0].Kind != "missing" || r.Problems[0].Object != gone {
+		t.Errorf("%s was taken away: %+v, %v", gone, r, err)
+	}
 }
 
 func lakeSnapshot(t *testing.T, cl *client.Client, table string) api.LakeSnapshot {
