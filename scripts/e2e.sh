@@ -38,6 +38,10 @@ if [ "${1:-all}" = chaos-cluster ] || [ "${1:-all}" = chaos-lake ]; then
 	if [ -x bin/mink-clock ]; then # scripts/skewed-clock.sh: else without the fault of a clock
 		export MINK_TEST_CLOCK_BINARY="$PWD/bin/mink-clock" MINK_TEST_CLOCK_PLUGINS="$PWD/bin/plugins-clock"
 	fi
+	# kafka-go, which is not in the product's module: docs/decisions/017.
+	mkdir -p .cache/interop/bin
+	(cd core/e2e/interop/go && CGO_ENABLED=0 go build -o "$OLDPWD/.cache/interop/bin/" ./moving)
+	export MINK_TEST_KAFKA_GO="$PWD/.cache/interop/bin/moving"
 	log=.cache/$1.log # with the nodes' logs when a round failed
 	run='^TestClusterChaos$'
 	if [ "$1" = chaos-lake ]; then

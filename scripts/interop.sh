@@ -39,7 +39,7 @@ go_clients() {
 	go vet "$@"
 	go build -o "$cache/bin/" "$@"
 }
-build_go() { CGO_ENABLED=0 go_clients ./franz ./sarama ./segmentio; }
+build_go() { CGO_ENABLED=0 go_clients ./franz ./sarama ./segmentio ./moving; }
 build_confluent() { CGO_ENABLED=1 go_clients ./confluent; }
 build_js() {
 	mkdir -p "$cache/js"
