@@ -6,7 +6,7 @@
 # alone), `scripts/e2e.sh chaos-lake` to their tiering (FAULT chooses faults): docs/chaos.md. `scripts/e2e.sh s3` runs what does not look into the store's directory with
 # the objects in S3: bin/plugins and a server of .cache/cloud for every node.
 # RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
-# manual's commands, jq, curl and pgrep; makes a
+# manual's commands, jq, curl, pgrep and Postgres; makes a
 # Python environment of its own under .cache. Prints what was left out, and fails
 # for it when MINK_TEST_NOTHING_LEFT_OUT is set. scripts/interop.sh runs TestInterop.
 set -euo pipefail

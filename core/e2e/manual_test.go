@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +18,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/mink-project/mink/core/metalog/pgtest"
 )
 
 const repository = "../.."
@@ -32,13 +38,19 @@ const repository = "../.."
 //
 // and indented by some more where it is a step of a list.
 //
+// A page that starts nodes in the background of its shell ("bin/mink serve ... &") is read in
+// one shell from there on, with its jobs and variables; a node that an earlier block
+// started is ended before.
+//
 // An HTML comment right before a block may say more:
 //
 //	<!-- not run: reason -->
+//	<!-- run by: TEST of PACKAGE -->              a fragment: another test has the rest of it
 //	<!-- until interrupted, fed by: command -->   run the command until it prints, then interrupt it
 type block struct {
 	language, code string
 	notRun         string // reason
+	runBy          string // another test
 	fedBy          string
 }
 
@@ -47,7 +59,10 @@ type page struct {
 	file    string
 	heading string // of the only section that is read; "" for all
 	node    bool   // the page expects a running node
-	prints  []string
+	// postgres: the page expects a server with an empty database mink, on its usual port;
+	// it gets one of its own.
+	postgres bool
+	prints   []string
 	// elsewhere lists languages that another test runs: TestInteropQuickStarts,
 	// which has the clients.
 	elsewhere []string
@@ -63,7 +78,7 @@ var manual = []page{
 	{file: "docs/kafka.md", node: true, elsewhere: []string{"java", "python"}, prints: []string{"0 0 k1 v1 trace=abc", "clicks [0] offset 2", "0 0 hello", `{"id":1,"price":"12.30",`}},
 	{file: "docs/flight.md", node: true, prints: []string{"milk", "first_offset"}},
 	{file: "docs/configuration.md"},
-	{file: "docs/operations.md", prints: []string{"clean: "}},
+	{file: "docs/operations.md", postgres: true, prints: []string{"clean: ", "node 3 is ready", "2 buckets", "moved", "removed"}},
 	{file: "docs/disaster-recovery.md", prints: []string{"metadata at index", "restored the metadata at index", `{"id":1,"item":"boots"}`, "clean: "}},
 	{file: "docs/plugins.md"},
 	{file: "docs/sinks.md"},
@@ -74,11 +89,11 @@ var manual = []page{
 }
 
 // notRunMax keeps the blocks that are not run few: those that want Docker, Kubernetes,
-// systemd, a cluster of several nodes, or a quiet machine.
-const notRunMax = 12
+// systemd, a quiet machine, or a database of a person's own.
+const notRunMax = 6
 
-// Every command of the manual, as written, on the default ports; only
-// /tmp/mink-data is a directory of the test's own.
+// Every command of the manual, as written, on the default ports; only /tmp/mink-data and
+// /tmp/mink-three are directories of the test's own, and Postgres is its own.
 func TestManualIsRunAsWritten(t *testing.T) {
 	if !portsFree(t) {
 		t.Skip("the default ports are taken")
@@ -92,6 +107,9 @@ func TestManualIsRunAsWritten(t *testing.T) {
 				t.Logf("%s: not run (%s):\n%s", p.file, b.notRun, b.code)
 				notRun++
 			}
+			if b.runBy != "" {
+				isThere(t, b.runBy)
+			}
 		}
 		if len(blocks) > 0 {
 			t.Run(strings.TrimSuffix(filepath.Base(p.file), ".md"), func(t *testing.T) { runPage(t, p, blocks) })
@@ -102,7 +120,20 @@ func TestManualIsRunAsWritten(t *testing.T) {
 	}
 }
 
-var marker = regexp.MustCompile(`^<!-- (not run|until interrupted, fed by): (.*) -->$`)
+// isThere checks that "TEST of PACKAGE" is a test.
+func isThere(t *testing.T, name string) {
+	t.Helper()
+	test, dir, _ := strings.Cut(name, " of ")
+	files, _ := filepath.Glob(filepath.Join(repository, dir, "*_test.go"))
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err == nil && strings.Contains(string(b), "\nfunc "+test+"(t *testing.T)") {
+			return
+		}
+	}
+	t.Errorf("a block of the manual is run by %s, which is not there", name)
+}
+
+var marker = regexp.MustCompile(`^<!-- (not run|run by|until interrupted, fed by): (.*) -->$`)
 
 // blocksOf reads a page's blocks.
 func blocksOf(t *testing.T, p page) (blocks []block) {
@@ -147,6 +178,8 @@ func blocksOf(t *testing.T, p page) (blocks []block) {
 			blocks = append(blocks, b)
 		case m != nil && m[1] == "not run":
 			next.notRun = m[2]
+		case m != nil && m[1] == "run by":
+			next.runBy = m[2]
 		case m != nil:
 			next.fedBy = m[2]
 		}
@@ -187,7 +220,8 @@ func workspace(t *testing.T) string {
 // portsFree reports that the default ports can be had.
 func portsFree(t *testing.T) bool {
 	t.Helper()
-	for _, address := range []string{"127.0.0.1:9123", "127.0.0.1:9092", "127.0.0.1:9190"} {
+	for _, port := range []string{"9123", "9092", "9190", "9124", "9093", "9191", "9125", "9094", "9192"} {
+		address := "127.0.0.1:" + port
 		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
 		if err != nil {
 			t.Logf("%s is taken: %v", address, err)
@@ -200,25 +234,30 @@ func portsFree(t *testing.T) bool {
 
 // reader is somebody who types in what a page says.
 type reader struct {
-	t      *testing.T
-	dir    string // looks like the repository after `make build`
-	data   string // stands for /tmp/mink-data
-	nodes  []*exec.Cmd
-	last   string // what the last block printed
-	all    strings.Builder
-	number int
+	t       *testing.T
+	dir     string            // looks like the repository after `make build`
+	places  *strings.Replacer // what stands for directories and addresses of the page
+	session *terminal         // nil: every block has a shell of its own
+	nodes   []*exec.Cmd
+	last    string // what the last block printed
+	all     strings.Builder
+	number  int
 }
 
 func runPage(t *testing.T, p page, blocks []block) {
 	dir := workspace(t)
-	r := &reader{t: t, dir: dir, data: filepath.Join(dir, "mink-data")}
+	places := []string{"/tmp/mink-data", filepath.Join(dir, "mink-data"), "/tmp/mink-three", filepath.Join(dir, "mink-three")}
+	if p.postgres {
+		places = append(places, "postgres://postgres@127.0.0.1:5432/mink", emptyDatabase(t))
+	}
+	r := &reader{t: t, dir: dir, places: strings.NewReplacer(places...)}
 	defer r.stop()
 	if p.node {
 		r.serve("bin/mink serve")
 	}
 	left := false
 	for _, b := range blocks {
-		if b.notRun == "" && !slices.Contains(p.elsewhere, b.language) {
+		if b.notRun == "" && b.runBy == "" && !slices.Contains(p.elsewhere, b.language) {
 			left = !r.follow(b) || left
 		}
 	}
@@ -235,11 +274,15 @@ func runPage(t *testing.T, p page, blocks []block) {
 // follow does what a block says; false: it could not.
 func (r *reader) follow(b block) bool {
 	r.t.Helper()
-	code := strings.ReplaceAll(b.code, "/tmp/mink-data", r.data)
+	code := r.places.Replace(b.code)
 	switch b.language {
 	case "sh":
 		if b.fedBy != "" {
 			r.last = r.interrupted(strings.TrimSpace(code), b.fedBy)
+			break
+		}
+		if r.session != nil || background.MatchString(code) {
+			r.last = r.typed(code)
 			break
 		}
 		r.last = r.shell(code)
@@ -376,12 +419,91 @@ func (r *reader) serve(line string) string {
 	return ready
 }
 
+// background: a node that a shell starts beside itself.
+var background = regexp.MustCompile(`(?m)^bin/mink serve .*&$`)
+
+// emptyDatabase is the URL of a database mink on a server of the test's own.
+func emptyDatabase(t *testing.T) string {
+	t.Helper()
+	server := pgtest.Start(t)
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err == nil {
+		_, err = conn.Exec(t.Context(), "CREATE DATABASE mink")
+		err = errors.Join(err, conn.Close(t.Context()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "postgres://postgres@" + server.Addr() + "/mink"
+}
+
+// terminal is a shell that goes on from block to block.
+type terminal struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *output
+	ended chan error // how it ended, when a command failed
+}
+
+// typed runs a block in the page's one shell.
+func (r *reader) typed(code string) string {
+	r.t.Helper()
+	if r.session == nil {
+		r.stop()
+		r.session = r.openTerminal()
+	}
+	s := r.session
+	before := len(s.out.String())
+	const done = "-- done --"
+	script := r.file("block.sh", code)
+	if _, err := fmt.Fprintf(s.in, ". '%s' </dev/null; echo '%s'\n", script, done); err != nil {
+		r.t.Fatal(err)
+	}
+	deadline := time.After(soon)
+	for {
+		if text, _, found := strings.Cut(s.out.String()[before:], done+"\n"); found {
+			r.t.Logf("%s\n%s", code, text)
+			return text
+		}
+		select {
+		case err := <-s.ended:
+			r.session = nil
+			r.t.Fatalf("%s: %v\n%s", code, err, s.out.String()[before:])
+		case <-deadline:
+			r.t.Fatalf("%s: not done within %s\n%s", code, soon, s.out.String()[before:])
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (r *reader) openTerminal() *terminal {
+	r.t.Helper()
+	s := &terminal{cmd: r.command(context.Background(), "bash", "-euo", "pipefail", "-s"), out: &output{}, ended: make(chan error, 1)}
+	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its jobs end with it
+	var err error
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	go func() { s.ended <- s.cmd.Wait() }()
+	return s
+}
+
 // stop ends the nodes that the page left running.
 func (r *reader) stop() {
+	if s := r.session; s != nil {
+		r.session = nil
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+		<-s.ended
+	}
 	for _, cmd := range r.nodes {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
+	r.nodes = nil
 }
 
 // output is what a process prints while it runs.
