@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // trouble is what a wire does to a connection.
@@ -42,8 +45,14 @@ type wire struct {
 	trouble map[int]trouble      // by who dials; absent: passes
 	delay   time.Duration        // of what the dialing side sends
 	conns   map[*net.TCPConn]int // both ends of each connection, by who dials
+	limits  [2]*rate.Limiter     // bytes, of all connections together: of answers, of requests; nil: none
 	closed  bool
+
+	carried [2]atomic.Int64 // bytes: of answers, of requests
 }
+
+// pieceMax is the most that is sent on at a time, bytes.
+const pieceMax = 64 << 10
 
 // newWire listens on a free address until the test ends. Who dials and is none of
 // the peers is -1.
@@ -97,6 +106,36 @@ func (w *wire) slow(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.delay = d
+}
+
+// throttle lets this many bytes per second through from now on, in each direction. A
+// quarter of a second's may come at once: a busy machine wakes late, and what it missed is
+// made up for.
+func (w *wire) throttle(bytes int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for way := range w.limits {
+		w.limits[way] = rate.NewLimiter(rate.Limit(bytes), max(bytes/4, pieceMax))
+	}
+}
+
+// way is the index of a direction in limits and carried.
+func way(request bool) int {
+	if request {
+		return 1
+	}
+	return 0
+}
+
+// admit waits until the wire has room for n bytes, at most pieceMax, of one direction.
+func (w *wire) admit(request bool, n int) {
+	w.mu.Lock()
+	limit := w.limits[way(request)]
+	w.mu.Unlock()
+	if limit != nil {
+		time.Sleep(limit.ReserveN(time.Now(), n).Delay())
+	}
+	w.carried[way(request)].Add(int64(n))
 }
 
 func (w *wire) accept() {
@@ -187,7 +226,7 @@ func (w *wire) pump(to, from *net.TCPConn, who int, request bool) {
 		defer reading.Done()
 		defer close(pieces)
 		for {
-			b := make([]byte, 64<<10)
+			b := make([]byte, pieceMax)
 			n, err := from.Read(b)
 			if n > 0 {
 				w.mu.Lock()
@@ -209,6 +248,7 @@ func (w *wire) pump(to, from *net.TCPConn, who int, request bool) {
 			continue
 		}
 		time.Sleep(time.Until(p.at))
+		w.admit(request, len(p.bytes))
 		failed = !w.passing(who, !request)
 		if !failed {
 			_, err := to.Write(p.bytes)

@@ -155,7 +155,7 @@ func (b *broker) deleteRecords(ctx context.Context, r *kmsg.DeleteRecordsRequest
 	defer cancel()
 	resp := kmsg.NewPtrDeleteRecordsResponse()
 	resp.Topics = make([]kmsg.DeleteRecordsResponseTopic, len(r.Topics))
-	v := b.backend.View()
+	topics := b.lookup(ctx)
 	var group errgroup.Group
 	group.SetLimit(deletesAtOnce)
 	for i := range r.Topics {
@@ -163,7 +163,7 @@ func (b *broker) deleteRecords(ctx context.Context, r *kmsg.DeleteRecordsRequest
 		*out = kmsg.NewDeleteRecordsResponseTopic()
 		out.Topic = in.Topic
 		out.Partitions = make([]kmsg.DeleteRecordsResponseTopicPartition, len(in.Partitions))
-		t := b.topicByName(v, in.Topic)
+		t := topics.byName(in.Topic, partitionsNamed(in.Partitions, func(p *kmsg.DeleteRecordsRequestTopicPartition) int32 { return p.Partition }))
 		for j := range in.Partitions {
 			ask, p := &in.Partitions[j], &out.Partitions[j]
 			*p = kmsg.NewDeleteRecordsResponseTopicPartition()
@@ -235,7 +235,8 @@ func (b *broker) growTopic(ctx context.Context, want *kmsg.CreatePartitionsReque
 	if times > 1 {
 		return topicErrorf(codeInvalidRequest, "topic %q is in the request %d times", want.Topic, times)
 	}
-	t := b.topicByName(b.backend.View(), want.Topic)
+	topics := b.lookup(ctx)
+	t := topics.byName(want.Topic, 0)
 	if t == nil {
 		return topicErrorf(codeUnknownTopicOrPartition, "topic %q does not exist", want.Topic)
 	}

@@ -15,6 +15,9 @@ import (
 type Backend interface {
 	// View is the metadata that this node has applied; it never blocks.
 	View() *cluster.State
+	// Sync returns when View has what the metadata log had at the call.
+	// mink.ErrUnavailable: the database does not say.
+	Sync(ctx context.Context) error
 	// Self is this node's id.
 	Self() mink.NodeID
 	// Lease is this node's epoch while nobody can have been put in its place without
@@ -45,6 +48,9 @@ type Backend interface {
 	// StartGroupCommit returns when the commit has its place in the order; wait,
 	// when this node has applied it. Several share a command.
 	StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (wait func(context.Context) error, err error)
+	// SettleGroup returns when every commit of the group that has its place has its
+	// verdict, and View what was accepted; at once when there is none.
+	SettleGroup(ctx context.Context, group string) error
 	// MarkGroup says whether the group has members: offsets of a group without them
 	// expire. It creates nothing.
 	MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error

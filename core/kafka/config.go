@@ -100,6 +100,9 @@ type Config struct {
 	// ReadyWait bounds how long the answer about a new topic waits for its
 	// buckets to open here.
 	ReadyWait time.Duration
+	// LookupWait bounds how long a request that names what this node does not know waits
+	// for the metadata to be asked; what is pipelined behind it waits too. 0: they are not.
+	LookupWait time.Duration
 }
 
 // Default is the configuration of a stand-alone node.
@@ -118,7 +121,7 @@ func Default() Config {
 		ColdReadsMax:  64, ColdReadBytesMax: 4 << 20, ColdKeep: 30 * time.Second,
 		GroupInitialDelay: 3 * time.Second, GroupSessionMin: 6 * time.Second, GroupSessionMax: 30 * time.Minute,
 		GroupMembersMax: 2000, GroupsMax: 20_000, GroupBytesMax: 256 << 20,
-		QueryTimeout: 30 * time.Second, ReadyWait: 5 * time.Second,
+		QueryTimeout: 30 * time.Second, ReadyWait: 5 * time.Second, LookupWait: time.Second,
 	}
 }
 
@@ -163,8 +166,8 @@ func (c Config) Validate() error {
 	if c.GroupSessionMax < c.GroupSessionMin || c.GroupInitialDelay < 0 {
 		return fmt.Errorf("kafka group session max %v must not be below the min %v, the initial delay %v not negative: %w", c.GroupSessionMax, c.GroupSessionMin, c.GroupInitialDelay, mink.ErrInvalid)
 	}
-	if c.HoldTime < 0 || c.ThrottleTime < 0 || c.DrainTimeout < 0 || c.ReadyWait < 0 {
-		return fmt.Errorf("kafka hold time, throttle time, drain timeout and ready wait must not be negative: %w", mink.ErrInvalid)
+	if c.HoldTime < 0 || c.ThrottleTime < 0 || c.DrainTimeout < 0 || c.ReadyWait < 0 || c.LookupWait < 0 {
+		return fmt.Errorf("kafka hold time, throttle time, drain timeout, ready wait and lookup wait must not be negative: %w", mink.ErrInvalid)
 	}
 	return nil
 }

@@ -194,7 +194,7 @@ func (c *config) answer(r *kmsg.DescribeConfigsRequest) kmsg.DescribeConfigsResp
 	return out
 }
 
-func (b *broker) describeConfigs(_ context.Context, r *kmsg.DescribeConfigsRequest) (*kmsg.DescribeConfigsResponse, error) {
+func (b *broker) describeConfigs(ctx context.Context, r *kmsg.DescribeConfigsRequest) (*kmsg.DescribeConfigsResponse, error) {
 	resp := kmsg.NewPtrDescribeConfigsResponse()
 	seen := make(map[resource]struct{}, len(r.Resources))
 	for i := range r.Resources {
@@ -204,7 +204,7 @@ func (b *broker) describeConfigs(_ context.Context, r *kmsg.DescribeConfigsReque
 		}
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = in.ResourceType, in.ResourceName
-		list, err := b.configsOf(in.ResourceType, in.ResourceName)
+		list, err := b.configsOf(ctx, in.ResourceType, in.ResourceName)
 		if err != nil {
 			out.ErrorCode, out.ErrorMessage = b.fail("DescribeConfigs", err.code), &err.why
 		}
@@ -218,12 +218,12 @@ func (b *broker) describeConfigs(_ context.Context, r *kmsg.DescribeConfigsReque
 	return resp, nil
 }
 
-func (b *broker) configsOf(kind kmsg.ConfigResourceType, name string) ([]config, *topicError) {
+func (b *broker) configsOf(ctx context.Context, kind kmsg.ConfigResourceType, name string) ([]config, *topicError) {
 	var list []config
 	var err error
 	switch kind {
 	case kmsg.ConfigResourceTypeTopic:
-		t, terr := b.configuredTopic(name)
+		t, terr := b.configuredTopic(ctx, name)
 		if terr != nil {
 			return nil, terr
 		}
@@ -246,8 +246,9 @@ func unknownResource(kind kmsg.ConfigResourceType) *topicError {
 	return topicErrorf(codeInvalidRequest, "configs of resource type %d: there are those of topics (%d) and brokers (%d)", kind, kmsg.ConfigResourceTypeTopic, kmsg.ConfigResourceTypeBroker)
 }
 
-func (b *broker) configuredTopic(name string) (*topic, *topicError) {
-	if t := b.topicByName(b.backend.View(), name); t != nil {
+func (b *broker) configuredTopic(ctx context.Context, name string) (*topic, *topicError) {
+	topics := b.lookup(ctx)
+	if t := topics.byName(name, 0); t != nil {
 		return t, nil
 	}
 	if err := checkTopicName(name); err != nil {
@@ -285,7 +286,7 @@ func (b *broker) alterOne(ctx context.Context, kind kmsg.ConfigResourceType, nam
 	case kind != kmsg.ConfigResourceTypeTopic:
 		return unknownResource(kind)
 	}
-	t, terr := b.configuredTopic(name)
+	t, terr := b.configuredTopic(ctx, name)
 	if terr != nil {
 		return terr
 	}

@@ -180,17 +180,17 @@ func (b *broker) deleteTopics(ctx context.Context, r *kmsg.DeleteTopicsRequest) 
 }
 
 func (b *broker) deleteOne(ctx context.Context, want *kmsg.DeleteTopicsRequestTopic, out *kmsg.DeleteTopicsResponseTopic) *topicError {
-	v := b.backend.View()
+	topics := b.lookup(ctx)
 	var t *topic
 	switch {
 	case want.Topic != nil && want.TopicID != [16]byte{}:
 		return topicErrorf(codeInvalidRequest, "a topic is named by its name or its id, not both")
 	case want.Topic != nil:
-		if t = b.topicByName(v, *want.Topic); t == nil {
+		if t = topics.byName(*want.Topic, 0); t == nil {
 			return topicErrorf(codeUnknownTopicOrPartition, "topic %q does not exist", *want.Topic)
 		}
 	default:
-		if t = b.topicByID(v, want.TopicID); t == nil {
+		if t = topics.byID(want.TopicID, 0); t == nil {
 			return topicErrorf(codeUnknownTopicID, "no topic has this id")
 		}
 	}

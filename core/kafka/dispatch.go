@@ -19,6 +19,7 @@ type broker struct {
 	log      *slog.Logger
 	stopping <-chan struct{}
 	topics   topicCache
+	newest   *newest
 	cold     *coldReads
 	groups   *groups
 	reports  rate.Sometimes // bounds the log lines of reads and writes that fail
@@ -31,14 +32,18 @@ type broker struct {
 func newBroker(cfg Config, backend Backend, metrics Metrics, log *slog.Logger, stopping <-chan struct{}) *broker {
 	b := &broker{
 		cfg: cfg, backend: backend, metrics: metrics, log: log, stopping: stopping,
-		cold: newColdReads(cfg, log), groups: newGroups(cfg, backend, log, stopping), reports: rate.Sometimes{First: 10, Interval: time.Second},
+		newest: newNewest(backend, cfg.LookupWait),
+		cold:   newColdReads(cfg, log), groups: newGroups(cfg, backend, log, stopping), reports: rate.Sometimes{First: 10, Interval: time.Second},
 	}
 	b.refusals.Sometimes = rate.Sometimes{First: 10, Interval: 10 * time.Second}
 	return b
 }
 
-// wait ends the reads that go on in the background.
-func (b *broker) wait() { b.cold.close() }
+// wait ends what goes on in the background: reads, questions to the metadata log.
+func (b *broker) wait() {
+	b.cold.close()
+	b.newest.close()
+}
 
 // report logs a failure of a bucket. A client tries again at once and for long:
 // one line a second is kept, the metrics count every one.

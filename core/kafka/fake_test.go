@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +42,9 @@ type fakeNode struct {
 		marks    int
 		started  int // group commits
 	}
+	// onSync is what this node has not heard of yet; nil: nothing.
+	onSync func()
+	syncs  atomic.Int32
 	// onLog prepares a new log before anybody sees it.
 	onLog func(*fakeLog)
 }
@@ -86,6 +90,14 @@ func (n *fakeNode) View() *cluster.State {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.mu.state
+}
+
+func (n *fakeNode) Sync(context.Context) error {
+	n.syncs.Add(1)
+	if n.onSync != nil {
+		n.onSync()
+	}
+	return nil
 }
 
 func (n *fakeNode) Self() mink.NodeID { return n.self }
@@ -229,6 +241,9 @@ func (n *fakeNode) CommitGroupOffsets(_ context.Context, c cluster.GroupCommit) 
 	}
 	return nil
 }
+
+// SettleGroup has nothing to wait for: commits are stored by who waits for them.
+func (n *fakeNode) SettleGroup(context.Context, string) error { return n.groupFailure() }
 
 func (n *fakeNode) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {
 	n.mu.Lock()

@@ -95,7 +95,7 @@ func (b *broker) fetch(ctx context.Context, r *kmsg.FetchRequest, arrived time.T
 		c := code(b.fail("Fetch", codeFetchSessionNotFound))
 		return reply{fetch: &fetchAnswer{version: r.Version, code: c}}, nil
 	}
-	f := newFetchRun(b, r)
+	f := newFetchRun(ctx, b, r)
 	for i := range f.parts {
 		f.read(ctx, &f.parts[i])
 	}
@@ -111,27 +111,28 @@ func (b *broker) fetch(ctx context.Context, r *kmsg.FetchRequest, arrived time.T
 	return reply{fetch: &fetchAnswer{version: r.Version, topics: r.Topics, parts: f.parts, brokers: f.hops}}, nil
 }
 
-func newFetchRun(b *broker, r *kmsg.FetchRequest) *fetchRun {
+func newFetchRun(ctx context.Context, b *broker, r *kmsg.FetchRequest) *fetchRun {
 	f := &fetchRun{broker: b, req: r, limit: min(int(max(r.MaxBytes, 0)), b.cfg.FetchBytesMax)}
 	n := 0
 	for i := range r.Topics {
 		n += len(r.Topics[i].Partitions)
 	}
 	f.parts = make([]fetchPart, 0, n)
-	v := b.backend.View()
+	topics := b.lookup(ctx)
 	for i := range r.Topics {
 		in := &r.Topics[i]
+		named := partitionsNamed(in.Partitions, func(p *kmsg.FetchRequestTopicPartition) int32 { return p.Partition })
 		missing := codeUnknownTopicOrPartition
 		var t *topic
 		if r.Version >= fetchTopicIDs {
 			missing = codeUnknownTopicID
-			t = b.topicByID(v, in.TopicID)
+			t = topics.byID(in.TopicID, named)
 		} else {
-			t = b.topicByName(v, in.Topic)
+			t = topics.byName(in.Topic, named)
 		}
 		for j := range in.Partitions {
 			f.parts = append(f.parts, fetchPart{topic: i, req: &in.Partitions[j], leader: -1, epoch: -1, hwm: -1, start: -1})
-			f.open(v, &f.parts[len(f.parts)-1], t, missing)
+			f.open(topics.view, &f.parts[len(f.parts)-1], t, missing)
 		}
 	}
 	return f

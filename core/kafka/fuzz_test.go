@@ -82,7 +82,7 @@ func hostileBroker(t testing.TB) (*broker, [][]byte) {
 		}
 	}
 	cfg := testConfig()
-	cfg.QueryTimeout, cfg.ReadyWait, cfg.ProduceTimeout, cfg.HoldTime = 10*time.Millisecond, time.Millisecond, time.Millisecond, 0
+	cfg.QueryTimeout, cfg.ReadyWait, cfg.ProduceTimeout, cfg.HoldTime, cfg.LookupWait = 10*time.Millisecond, time.Millisecond, time.Millisecond, 0, 0
 	stopping := make(chan struct{})
 	close(stopping) // fetches answer at once
 	b := newBroker(cfg, readOnly{node}, noMetrics{}, testLogger(t), stopping)
@@ -214,7 +214,7 @@ func FuzzStream(f *testing.F) {
 		node.register(1, "127.0.0.1:9092")
 		node.topic("t", 1)
 		cfg := testConfig()
-		cfg.QueryTimeout, cfg.ReadyWait, cfg.ProduceTimeout, cfg.HoldTime = time.Second, time.Millisecond, time.Second, 0
+		cfg.QueryTimeout, cfg.ReadyWait, cfg.ProduceTimeout, cfg.HoldTime, cfg.LookupWait = time.Second, time.Millisecond, time.Second, 0, 0
 		s, err := New(cfg, node, nil, slog.New(failOnError{slog.DiscardHandler, t}))
 		if err != nil {
 			t.Fatal(err)

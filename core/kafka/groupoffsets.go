@@ -71,19 +71,23 @@ func (b *broker) acceptOffsetCommit(ctx context.Context, cl *call, body []byte) 
 func (b *broker) startOffsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequest) (resp *kmsg.OffsetCommitResponse, stored func(context.Context) error) {
 	sctx, cancel := b.timeout(ctx, 0)
 	defer cancel()
+	topics := b.lookup(ctx)
+	found := make([]*topic, len(r.Topics)) // before the turn: it may wait
+	for i := range found {
+		t := &r.Topics[i]
+		found[i] = topics.byName(t.Topic, partitionsNamed(t.Partitions, func(p *kmsg.OffsetCommitRequestTopicPartition) int32 { return p.Partition }))
+	}
 	commit, c := cluster.GroupCommit{}, codeCoordinatorLoading
 	if done, err := b.groups.commitTurn(sctx, r.Group); err == nil {
 		defer done()
 		commit, c = b.groups.mayCommit(r)
 	}
-	v := b.backend.View()
 	resp = kmsg.NewPtrOffsetCommitResponse()
 	var storing []*kmsg.OffsetCommitResponseTopicPartition
 	for i := range r.Topics {
 		rt := kmsg.NewOffsetCommitResponseTopic()
 		rt.Topic = r.Topics[i].Topic
 		rt.Partitions = make([]kmsg.OffsetCommitResponseTopicPartition, len(r.Topics[i].Partitions))
-		t := b.topicByName(v, rt.Topic)
 		for j := range rt.Partitions {
 			p, rp := &r.Topics[i].Partitions[j], &rt.Partitions[j]
 			*rp = kmsg.NewOffsetCommitResponseTopicPartition()
@@ -91,7 +95,7 @@ func (b *broker) startOffsetCommit(ctx context.Context, r *kmsg.OffsetCommitRequ
 			pc := c
 			if c == codeNone {
 				var o cluster.GroupOffset
-				if o, pc = offsetOf(t, p); pc == codeNone {
+				if o, pc = offsetOf(found[i], p); pc == codeNone {
 					commit.Offsets = append(commit.Offsets, o)
 					storing = append(storing, rp)
 				}
@@ -249,13 +253,33 @@ func (b *broker) offsetFetch(ctx context.Context, r *kmsg.OffsetFetchRequest) (*
 	return resp, ctx.Err()
 }
 
-// lasting is a view of a group's offsets that do not expire while the group has
-// members. The metadata hear of the first member from the side: what this reads is
+// settled waits until no commit of the group is between its check and the view: those of
+// members of an earlier generation were checked before this one began, and would come
+// behind what a member of this one reads and commits, or be taken back by it.
+func (gs *groups) settled(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, groupSettleWait)
+	defer cancel()
+	done, err := gs.commitTurn(ctx, name)
+	if err != nil {
+		return err
+	}
+	done() // who had the turn has a place now
+	return gs.backend.SettleGroup(ctx, name)
+}
+
+// lasting is a view of a group's offsets, with all that was accepted before, that do not
+// expire while the group has members. The metadata hear of the first member from the side: what this reads is
 // only given out once they did, or its offsets could go under a member that read
 // from them.
 func (gs *groups) lasting(ctx context.Context, name string) (seat, code) {
 	s, c := gs.seatOf(name)
 	if c != codeNone {
+		return s, c
+	}
+	if err := gs.settled(ctx, name); err != nil {
+		return s, gs.putOff(name, "commits of its group have no verdict yet", err)
+	}
+	if s, c = gs.seatOf(name); c != codeNone {
 		return s, c
 	}
 	info, known := s.view.Group(name)
@@ -267,17 +291,22 @@ func (gs *groups) lasting(ctx context.Context, name string) (seat, code) {
 	if _, occupied = gs.membership(name); !occupied {
 		gs.mark(name)
 	}
-	switch c = groupCode(err); c {
-	case codeNone:
-		return gs.seatOf(name)
-	case codeNotCoordinator:
-		return s, c
-	default: // the one other code that consumers try again after
-		gs.reports.Do(func() {
-			gs.log.Warn("a consumer is put off: the metadata were not told that its group has members", "group", name, "error", err)
-		})
-		return s, codeCoordinatorLoading
+	if err != nil {
+		return s, gs.putOff(name, "the metadata were not told that its group has members", err)
 	}
+	return gs.seatOf(name)
+}
+
+// putOff is what a consumer is told that cannot have its offsets now: to look for the
+// coordinator, or the one other code that all of them try again after.
+func (gs *groups) putOff(name, why string, err error) code {
+	if c := groupCode(err); c == codeNotCoordinator {
+		return c
+	}
+	gs.reports.Do(func() {
+		gs.log.Warn("a consumer is put off: "+why, "group", name, "error", err)
+	})
+	return codeCoordinatorLoading
 }
 
 // wantedOffset is what an OffsetFetch may name once; partition -1: everything.

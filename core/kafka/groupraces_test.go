@@ -77,6 +77,88 @@ func TestCommitsKeepTheOrderOfTheirChecks(t *testing.T) {
 	})
 }
 
+// slowNode has verdicts on commits only once it is told so.
+type slowNode struct {
+	*fakeNode
+	verdicts chan struct{} // closed: they are there
+	commits  sync.WaitGroup
+}
+
+func (n *slowNode) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
+	store, err := n.fakeNode.StartGroupCommit(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	stored := make(chan error, 1)
+	n.commits.Go(func() { // whoever waits for it
+		<-n.verdicts
+		stored <- store(context.Background())
+	})
+	return func(ctx context.Context) error {
+		select {
+		case err := <-stored:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, nil
+}
+
+func (n *slowNode) SettleGroup(ctx context.Context, _ string) error {
+	settled := make(chan struct{})
+	go func() { n.commits.Wait(); close(settled) }()
+	select {
+	case <-settled:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", mink.ErrUnknownOutcome, ctx.Err())
+	}
+}
+
+// A member commits and leaves; the metadata take their time. Who has its partitions next
+// does not begin before what it committed, or its own first commit would take back
+// one that is acknowledged.
+func TestANewGenerationReadsWhatTheOneBeforeCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &slowNode{fakeNode: newFakeNode(t), verdicts: make(chan struct{})}
+		node.register(1, "127.0.0.1:9092")
+		node.topic("t", 1)
+		b := newBroker(testConfig(), node, noMetrics{}, testLogger(t), make(chan struct{}))
+		defer b.wait()
+		defer runGroups(b)()
+		member := func() *kmsg.JoinGroupResponse {
+			m := ask(t, b, joinRequest(3, "g", "")).(*kmsg.JoinGroupResponse)
+			if got := groupError(ask(t, b, syncRequest(3, "g", m.MemberID, m.Generation, nil))); m.ErrorCode != 0 || got != 0 {
+				t.Fatalf("join: error %d, sync: error %d", m.ErrorCode, got)
+			}
+			return m
+		}
+		old := member()
+		var requests sync.WaitGroup
+		requests.Go(func() {
+			if got := groupError(ask(t, b, commitRequest(7, "g", old.MemberID, old.Generation, "t", 50))); got != 0 {
+				t.Errorf("commit: error %d", got)
+			}
+		})
+		synctest.Wait()
+		ask(t, b, leaveRequest(3, "g", old.MemberID))
+		member()
+		// For a while it is told to come again, not what will be wrong in a moment.
+		if got := groupError(ask(t, b, offsetsRequest(8, "g", "t", 0))); got != int16(codeCoordinatorLoading) {
+			t.Errorf("offsets without a verdict on the commit before: error %d", got)
+		}
+		requests.Go(func() {
+			got := offsetsIn(t, ask(t, b, offsetsRequest(8, "g", "t", 0)).(*kmsg.OffsetFetchResponse))
+			if got[0].Offset != 50 {
+				t.Errorf("the new member begins at %d, 50 was committed", got[0].Offset)
+			}
+		})
+		synctest.Wait()
+		close(node.verdicts)
+		requests.Wait()
+	})
+}
+
 // Offsets are given to a member only once the metadata know that the group has
 // members: else they may expire under it.
 func TestOffsetsAreReadUnderAMark(t *testing.T) {

@@ -79,6 +79,10 @@ const commitStripes = 64
 // with their ids: they notice by their next heartbeat, and have to find this node.
 const groupAdopts = time.Minute
 
+// groupSettleWait bounds how long a fetch of offsets waits for commits that were checked
+// before it; what the member sends on the same connection waits behind.
+const groupSettleWait = 5 * time.Second
+
 // groupNewMemberTimeout is Kafka's, fixed there too.
 const groupNewMemberTimeout = 5 * time.Minute
 

@@ -287,7 +287,7 @@ func TestFetchThousandPartitions(t *testing.T) {
 	for _, limit := range []int32{50 << 20, math.MaxInt32, 1} {
 		r := fetchFrom(12, "t", [16]byte{}, offsets...)
 		r.MaxBytes = limit
-		f := newFetchRun(b, r)
+		f := newFetchRun(t.Context(), b, r)
 		for i := range f.parts {
 			f.read(t.Context(), &f.parts[i])
 		}

@@ -30,7 +30,7 @@ func (b *broker) listOffsets(ctx context.Context, r *kmsg.ListOffsetsRequest) (*
 	defer cancel()
 	resp := kmsg.NewPtrListOffsetsResponse()
 	resp.Topics = make([]kmsg.ListOffsetsResponseTopic, len(r.Topics))
-	v := b.backend.View()
+	topics := b.lookup(ctx)
 	var group errgroup.Group
 	group.SetLimit(lookupsAtOnce)
 	for i := range r.Topics {
@@ -38,7 +38,7 @@ func (b *broker) listOffsets(ctx context.Context, r *kmsg.ListOffsetsRequest) (*
 		*out = kmsg.NewListOffsetsResponseTopic()
 		out.Topic = in.Topic
 		out.Partitions = make([]kmsg.ListOffsetsResponseTopicPartition, len(in.Partitions))
-		t := b.topicByName(v, in.Topic)
+		t := topics.byName(in.Topic, partitionsNamed(in.Partitions, func(p *kmsg.ListOffsetsRequestTopicPartition) int32 { return p.Partition }))
 		for j := range in.Partitions {
 			ask, p := &in.Partitions[j], &out.Partitions[j]
 			*p = kmsg.NewListOffsetsResponseTopicPartition()
@@ -173,16 +173,16 @@ func (b *broker) notHere(bucket mink.BucketRef, epoch int32, err error) code {
 
 // epochEnds is OffsetForLeaderEpoch: where an epoch that a consumer has read in
 // ended, so that it notices a log that was cut below its position.
-func (b *broker) epochEnds(_ context.Context, r *kmsg.OffsetForLeaderEpochRequest) (*kmsg.OffsetForLeaderEpochResponse, error) {
+func (b *broker) epochEnds(ctx context.Context, r *kmsg.OffsetForLeaderEpochRequest) (*kmsg.OffsetForLeaderEpochResponse, error) {
 	resp := kmsg.NewPtrOffsetForLeaderEpochResponse()
 	resp.Topics = make([]kmsg.OffsetForLeaderEpochResponseTopic, len(r.Topics))
-	v := b.backend.View()
+	topics := b.lookup(ctx)
 	for i := range r.Topics {
 		in, out := &r.Topics[i], &resp.Topics[i]
 		*out = kmsg.NewOffsetForLeaderEpochResponseTopic()
 		out.Topic = in.Topic
 		out.Partitions = make([]kmsg.OffsetForLeaderEpochResponseTopicPartition, len(in.Partitions))
-		t := b.topicByName(v, in.Topic)
+		t := topics.byName(in.Topic, partitionsNamed(in.Partitions, func(p *kmsg.OffsetForLeaderEpochRequestTopicPartition) int32 { return p.Partition }))
 		for j := range in.Partitions {
 			out.Partitions[j] = b.epochEnd(t, &in.Partitions[j])
 		}

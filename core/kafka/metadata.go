@@ -33,7 +33,8 @@ func (b *broker) metadata(ctx context.Context, r *kmsg.MetadataRequest) (*kmsg.M
 			return nil, err
 		}
 	}
-	v := b.backend.View()
+	topics := b.lookup(ctx)
+	v := topics.view
 	live := endpoints(v)
 	for _, e := range live {
 		n := kmsg.NewMetadataResponseBroker()
@@ -54,7 +55,7 @@ func (b *broker) metadata(ctx context.Context, r *kmsg.MetadataRequest) (*kmsg.M
 		seen := make(map[topicKey]struct{}, len(r.Topics))
 		for i := range r.Topics {
 			if firstTime(seen, keyOf(&r.Topics[i])) {
-				resp.Topics = append(resp.Topics, b.describeNamed(v, &r.Topics[i], live))
+				resp.Topics = append(resp.Topics, b.describeNamed(&topics, &r.Topics[i], live))
 			}
 		}
 	}
@@ -90,18 +91,18 @@ func keyOf(t *kmsg.MetadataRequestTopic) topicKey {
 	return topicKey{id: t.TopicID}
 }
 
-func (b *broker) describeNamed(v *cluster.State, want *kmsg.MetadataRequestTopic, live []endpoint) kmsg.MetadataResponseTopic {
+func (b *broker) describeNamed(topics *lookup, want *kmsg.MetadataRequestTopic, live []endpoint) kmsg.MetadataResponseTopic {
 	missing := kmsg.NewMetadataResponseTopic()
 	if want.Topic == nil {
-		if t := b.topicByID(v, want.TopicID); t != nil {
-			return describe(v, t, live)
+		if t := topics.byID(want.TopicID, 0); t != nil {
+			return describe(topics.view, t, live)
 		}
 		missing.TopicID = want.TopicID
 		missing.ErrorCode = b.fail("Metadata", codeUnknownTopicID)
 		return missing
 	}
-	if t := b.topicByName(v, *want.Topic); t != nil {
-		return describe(v, t, live)
+	if t := topics.byName(*want.Topic, 0); t != nil {
+		return describe(topics.view, t, live)
 	}
 	c := codeUnknownTopicOrPartition
 	if err := checkTopicName(*want.Topic); err != nil {

@@ -12,6 +12,7 @@ import (
 // Node is what a Backend is made of: *node.Node, where each method is documented.
 type Node interface {
 	View() *cluster.State
+	Sync(ctx context.Context) error
 	Self() (mink.NodeID, mink.NodeEpoch)
 	Lease() (mink.NodeEpoch, error)
 	Log(bucket mink.BucketRef) (*tablet.Log, error)
@@ -22,6 +23,7 @@ type Node interface {
 	DeleteRecords(ctx context.Context, bucket mink.BucketRef, to mink.Offset) (mink.Offset, error)
 	AllocateWriter(ctx context.Context) (mink.WriterID, error)
 	StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (wait func(context.Context) error, err error)
+	SettleGroup(ctx context.Context, group string) error
 	MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error
 	DeleteGroups(ctx context.Context, names []string) (errs []error, err error)
 	DeleteGroupOffsets(ctx context.Context, group string, buckets []mink.BucketRef) error
@@ -34,6 +36,8 @@ func OnNode(node func() Node) Backend { return onNode(node) }
 type onNode func() Node
 
 func (n onNode) View() *cluster.State { return n().View() }
+
+func (n onNode) Sync(ctx context.Context) error { return n().Sync(ctx) }
 
 func (n onNode) Self() mink.NodeID {
 	id, _ := n().Self()
@@ -76,6 +80,10 @@ func (n onNode) AllocateWriter(ctx context.Context) (mink.WriterID, error) {
 
 func (n onNode) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (func(context.Context) error, error) {
 	return n().StartGroupCommit(ctx, c)
+}
+
+func (n onNode) SettleGroup(ctx context.Context, group string) error {
+	return n().SettleGroup(ctx, group)
 }
 
 func (n onNode) MarkGroup(ctx context.Context, name, protocolType string, occupied bool) error {

@@ -76,14 +76,14 @@ func (b *broker) acceptProduce(ctx context.Context, cl *call, body []byte, r *km
 	p.resp = kmsg.NewPtrProduceResponse()
 	p.resp.Version = cl.header.version
 	p.resp.Topics = make([]kmsg.ProduceResponseTopic, len(r.Topics))
-	v := b.backend.View()
+	topics := b.lookup(ctx)
 	taken := 0
 	for i := range r.Topics {
 		in, out := &r.Topics[i], &p.resp.Topics[i]
 		*out = kmsg.NewProduceResponseTopic()
 		out.Topic, out.TopicID = in.Topic, in.TopicID
 		out.Partitions = make([]kmsg.ProduceResponseTopicPartition, len(in.Partitions))
-		t := b.topicByName(v, in.Topic)
+		t := topics.byName(in.Topic, partitionsNamed(in.Partitions, func(p *kmsg.ProduceRequestTopicPartition) int32 { return p.Partition }))
 		for j := range in.Partitions {
 			out.Partitions[j] = kmsg.NewProduceResponseTopicPartition()
 			out.Partitions[j].Partition = in.Partitions[j].Partition

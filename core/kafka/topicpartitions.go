@@ -14,7 +14,7 @@ const topicPartitionsMax = 2000
 // describeTopicPartitions is Metadata in pages (KIP-966): topics by name, from the
 // cursor on, until the limit of partitions is reached; then the answer says where the
 // next page begins. Of a topic that is gone the cursor's partition means nothing.
-func (b *broker) describeTopicPartitions(_ context.Context, r *kmsg.DescribeTopicPartitionsRequest) (*kmsg.DescribeTopicPartitionsResponse, error) {
+func (b *broker) describeTopicPartitions(ctx context.Context, r *kmsg.DescribeTopicPartitionsRequest) (*kmsg.DescribeTopicPartitionsResponse, error) {
 	resp := kmsg.NewPtrDescribeTopicPartitionsResponse()
 	resp.Topics = []kmsg.DescribeTopicPartitionsResponseTopic{}
 	from, skip := "", int32(0)
@@ -30,7 +30,8 @@ func (b *broker) describeTopicPartitions(_ context.Context, r *kmsg.DescribeTopi
 		}
 		return resp, nil
 	}
-	v := b.backend.View()
+	topics := b.lookup(ctx)
+	v := topics.view
 	live := endpoints(v)
 	all := len(r.Topics) == 0
 	var names []string
@@ -51,7 +52,7 @@ func (b *broker) describeTopicPartitions(_ context.Context, r *kmsg.DescribeTopi
 			resp.NextCursor = nextPage(name, 0)
 			break
 		}
-		known := describedAs(b.describeNamed(v, &kmsg.MetadataRequestTopic{Topic: &name}, live))
+		known := describedAs(b.describeNamed(&topics, &kmsg.MetadataRequestTopic{Topic: &name}, live))
 		if all && known.ErrorCode != 0 { // dropped meanwhile
 			continue
 		}

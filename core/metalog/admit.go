@@ -23,7 +23,7 @@ import (
 // matter too.
 func (r *Replica) onHead(ctx context.Context, p *proposal, landed func(*view) (bool, error), attempt func(context.Context, *view) error) error {
 	for retry := r.newBackoff(); ; {
-		err := r.sync(ctx)
+		err := r.Sync(ctx)
 		if err == nil {
 			at := r.settledView()
 			if ok, err := landed(at); ok || err != nil {

@@ -313,7 +313,7 @@ func (r *Replica) await(ctx context.Context, f *flight, err error) ([]*clusterpb
 		if results, ok := f.verdict(); ok {
 			return results, true
 		}
-		read := r.sync(ctx) == nil
+		read := r.Sync(ctx) == nil
 		if results, ok := f.verdict(); ok {
 			return results, true
 		}
@@ -323,8 +323,9 @@ func (r *Replica) await(ctx context.Context, f *flight, err error) ([]*clusterpb
 	}
 }
 
-// sync applies the log up to a head read now.
-func (r *Replica) sync(ctx context.Context) error {
+// Sync returns once View stands at or above the log's head of the call.
+// mink.ErrUnavailable: the database does not say.
+func (r *Replica) Sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.AppendTimeout)
 	defer cancel()
 	head, err := r.log.Head(ctx)

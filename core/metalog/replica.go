@@ -184,7 +184,7 @@ func (r *Replica) Heartbeat(ctx context.Context, applied uint64) (head uint64, e
 	head, err = r.log.Heartbeat(hctx, node, epoch, applied)
 	switch {
 	case errors.Is(err, mink.ErrFenced):
-		if serr := r.sync(ctx); serr != nil {
+		if serr := r.Sync(ctx); serr != nil {
 			return 0, fmt.Errorf("the heartbeat of node %d epoch %d is refused, and why cannot be read: %w", node, epoch, serr)
 		}
 	case err == nil && head > r.Applied().Index:

@@ -112,7 +112,9 @@ func (b *buckets) tablet(view *cluster.State, id mink.StreamID, epoch mink.Leade
 	case errors.Is(e.err, mink.ErrCorrupt):
 		return nil, e.err
 	case e.err != nil:
-		return nil, fmt.Errorf("opening failed and is tried again: %w: %w", mink.ErrUnavailable, e.err)
+		// Not its class: what opening met with (an offset that is gone, a full store) is
+		// no answer to who asks for the log.
+		return nil, fmt.Errorf("opening failed and is tried again: %w: %s", mink.ErrUnavailable, e.err.Error())
 	default:
 		return nil, fmt.Errorf("opening: %w", mink.ErrUnavailable)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -303,6 +304,32 @@ func TestAChangeThatDoesNotReachATabletIsTriedAgain(t *testing.T) {
 		}
 		if _, err := log.AppendArrow(tablet.ArrowAppend{SchemaID: 2, WriterID: 1}); !errors.Is(err, mink.ErrClosed) {
 			t.Errorf("the tablet does not know the new columns: %v", err)
+		}
+	})
+}
+
+// What opening a bucket met with says when to ask again, and nothing else: a client that
+// was told of an offset that is gone would begin somewhere else, or give the topic up.
+func TestAFailedOpeningIsUnavailable(t *testing.T) {
+	classes := []error{mink.ErrNotExist, mink.ErrOutOfRange, mink.ErrThrottled, mink.ErrInvalid, mink.ErrFenced, mink.ErrOutOfOrder, mink.ErrUnavailable}
+	bucketsOf(t, 4, func(ref mink.BucketRef, _ int) error {
+		return fmt.Errorf("replay: %w", classes[ref.Index])
+	}, func(t *testing.T, n *Node, b *buckets, _ *opener) {
+		refs := table(t, n, "t", int32(len(classes)))
+		time.Sleep(time.Second)
+		for i, ref := range refs {
+			view := n.View()
+			id, _ := view.StreamOf(ref)
+			s, _ := view.Stream(id)
+			_, err := b.tablet(view, id, s.Owner.LeaderEpoch)
+			if !errors.Is(err, mink.ErrUnavailable) || !strings.Contains(err.Error(), classes[i].Error()) {
+				t.Errorf("opening failed with %v, and the log with %v", classes[i], err)
+			}
+			for _, class := range classes {
+				if class != mink.ErrUnavailable && errors.Is(err, class) {
+					t.Errorf("opening failed with %v, and the log with one of %v", classes[i], class)
+				}
+			}
 		}
 	})
 }

@@ -241,6 +241,54 @@ func TestStartedCommitsAreGatheredInOrder(t *testing.T) {
 	})
 }
 
+// Who settles a group waits for what has its place, pending or in flight, and for nothing
+// that comes later or is another group's.
+func TestSettleWaitsForWhatHasItsPlace(t *testing.T) {
+	m := &metadata{latency: 50 * time.Millisecond, refuse: map[string]clusterpb.Code{"bad": clusterpb.Code_NOT_COORDINATOR}}
+	gathering(t, m, nil, func(t *testing.T, g *groupCommits, end func()) {
+		settle := func(group string, want time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if err := g.settle(t.Context(), group); err != nil {
+				t.Errorf("group %s: %v", group, err)
+			}
+			if took := time.Since(began); took != want {
+				t.Errorf("group %s took %v to settle, want %v", group, took, want)
+			}
+		}
+		start := func(group string, offset mink.Offset) {
+			t.Helper()
+			if _, err := g.start(t.Context(), offsetCommit(group, 0, offset)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settle("g", 0)
+		start("g", 1)
+		synctest.Wait() // in flight
+		start("g", 2)   // pending: the next command begins an interval after this one
+		start("bad", 1)
+		settle("other", 0)
+		settle("g", Default().GroupCommitInterval+m.latency)
+		if got := m.mu.offsets["g/0"]; got != 2 {
+			t.Errorf("settled at %d, 2 was committed", got)
+		}
+		settle("bad", 0) // refused with the same command
+		settle("g", 0)
+		start("g", 3)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := g.settle(ctx, "g"); !errors.Is(err, mink.ErrUnknownOutcome) {
+			t.Errorf("without patience: %v", err)
+		}
+		end()
+		settle("g", 0)
+		if n := len(g.mu.last); n != 0 {
+			t.Errorf("%d groups are remembered", n)
+		}
+	})
+}
+
 func TestALoneCommitDoesNotWait(t *testing.T) {
 	m := &metadata{latency: 3 * time.Millisecond}
 	gathering(t, m, nil, func(t *testing.T, g *groupCommits, _ func()) {

@@ -67,6 +67,24 @@ func (n *Node) StartGroupCommit(ctx context.Context, c cluster.GroupCommit) (wai
 	}, nil
 }
 
+// SettleGroup waits until every commit of the group that has its place, from
+// StartGroupCommit or CommitGroupOffsets, has its verdict, and this node's view has what
+// was accepted. It answers at once when there is none. A view read after it is one that
+// nothing checked earlier comes behind.
+//
+// Errors: mink.ErrUnavailable: the node is not registered; mink.ErrUnknownOutcome: ctx
+// ended, or nobody knows whether a commit is stored.
+func (n *Node) SettleGroup(ctx context.Context, group string) error {
+	inc := n.incarnation()
+	if inc == nil {
+		return fmt.Errorf("settle the commits of group %q: this node is not registered at the moment: %w", group, mink.ErrUnavailable)
+	}
+	if err := inc.groups.settle(ctx, group); err != nil {
+		return fmt.Errorf("settle the commits of group %q: %w", group, err)
+	}
+	return nil
+}
+
 // roomForGroup refuses, with mink.ErrTooLarge, a commit that adds a group or
 // offsets beyond what the metadata are to keep.
 func (n *Node) roomForGroup(view *cluster.State, c cluster.GroupCommit) error {
@@ -186,6 +204,7 @@ type groupCommits struct {
 		sync.Mutex
 		pending []*pendingGroup          // in order
 		newest  map[string]*pendingGroup // of each group
+		last    map[string]*pendingGroup // of each group, until its verdict: pending, or in flight
 		calls   int                      // that pending was merged from
 		hurry   bool                     // one of them is of recent or before
 		closed  bool
@@ -222,7 +241,7 @@ func newGroupCommits(cfg Config, propose func(context.Context, ...*clusterpb.Com
 		propose: propose, interval: cfg.GroupCommitInterval, bytesMax: cfg.GroupCommitBytesMax, drain: resignTimeout,
 		room: semaphore.NewWeighted(cfg.GroupCommitBytesMax), kick: make(chan struct{}, 1),
 	}
-	g.mu.newest = map[string]*pendingGroup{}
+	g.mu.newest, g.mu.last = map[string]*pendingGroup{}, map[string]*pendingGroup{}
 	return g
 }
 
@@ -290,7 +309,7 @@ func (g *groupCommits) add(c cluster.GroupCommit, cost int64) (p *pendingGroup, 
 		p = &pendingGroup{at: map[mink.BucketRef]int{}, done: make(chan struct{})}
 		p.commit.Group = c.Group
 		g.mu.pending = append(g.mu.pending, p)
-		g.mu.newest[c.Group] = p
+		g.mu.newest[c.Group], g.mu.last[c.Group] = p, p
 	}
 	p.merge(c)
 	p.cost += cost
@@ -365,6 +384,9 @@ func (g *groupCommits) answered(pending []*pendingGroup) {
 		g.mu.recent, g.mu.turned = map[committer]struct{}{}, now
 	}
 	for _, p := range pending {
+		if g.mu.last[p.commit.Group] == p {
+			delete(g.mu.last, p.commit.Group)
+		}
 		next := g.mu.newest[p.commit.Group]
 		for _, b := range p.first {
 			if next != nil {
@@ -451,4 +473,19 @@ func (g *groupCommits) send(ctx context.Context, pending []*pendingGroup) {
 		room += p.cost
 	}
 	g.room.Release(room)
+}
+
+// settle waits for the group's last commit, which has its verdict after all others. Only a
+// verdict that nobody knows is an error: what was refused is in no view.
+func (g *groupCommits) settle(ctx context.Context, group string) error {
+	g.mu.Lock()
+	p := g.mu.last[group]
+	g.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	if err := p.wait(ctx); errors.Is(err, mink.ErrUnknownOutcome) {
+		return err
+	}
+	return nil
 }

@@ -112,6 +112,14 @@ func (n *Node) Run(ctx context.Context) error {
 // View is the newest state of the metadata that this node has applied.
 func (n *Node) View() *cluster.State { return n.deps.Meta.View() }
 
+// Sync waits until the view has all that the metadata log has at the call, for at most a
+// lease. mink.ErrUnavailable: the database does not say.
+func (n *Node) Sync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
+	defer cancel()
+	return n.deps.Meta.Sync(ctx)
+}
+
 // WaitApplied waits until the view is at index or later.
 func (n *Node) WaitApplied(ctx context.Context, index uint64) error {
 	return n.deps.Meta.WaitApplied(ctx, index)

@@ -143,21 +143,10 @@ func (r *sourceReader) run(ctx context.Context, id mink.StreamID) error {
 			return err
 		}
 		tried = r.next
-		if e := n.syncView(ctx); e != nil {
+		if e := n.Sync(ctx); e != nil {
 			return fmt.Errorf("%w: an object is missing, and the metadata cannot be asked whether it was replaced: %w: %s", mink.ErrUnavailable, e, err.Error())
 		}
 	}
-}
-
-// syncView waits until the view has all that the metadata log has now.
-func (n *Node) syncView(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
-	defer cancel()
-	head, err := n.deps.Log.Head(ctx)
-	if err != nil {
-		return err
-	}
-	return n.WaitApplied(ctx, head.Index)
 }
 
 func (r *sourceReader) read(runs iter.Seq2[stream.Run, error]) error {

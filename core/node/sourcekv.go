@@ -120,7 +120,7 @@ func (r *snapshotRead) open(ctx context.Context, id mink.StreamID, upTo mink.Off
 		o, ok, err := kvsnap.RestoreNewest(ctx, n.cfg.KVSnapshots.Transfer, n.deps.Objects, r.bucket, retained, refused, r.dir, n.logger)
 		if errors.Is(err, objstore.ErrNotExist) && !synced { // this node's view may be behind
 			synced = true
-			if e := n.syncView(ctx); e != nil {
+			if e := n.Sync(ctx); e != nil {
 				return fmt.Errorf("%w: a file is missing, and the metadata cannot be asked whether it was replaced: %w: %s", mink.ErrUnavailable, e, err.Error())
 			}
 			continue

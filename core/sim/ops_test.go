@@ -99,6 +99,24 @@ func (r *run) createCompacted() {
 	}
 }
 
+// groupName is the consumer group of the first table, which stays.
+const groupName = "readers"
+
+// createMembers starts a group of n consumers.
+func (r *run) createMembers(n int) {
+	t := r.tables[0]
+	pace := time.Duration(r.cfg.Pace)
+	for range n {
+		r.number++
+		m := &WireMember{
+			Name: fmt.Sprint("member", r.number), Group: groupName, Topic: t.name, Count: int32(len(t.refs)),
+			Session: pace * 6 * time.Second, Pause: pace * 200 * time.Millisecond, Patience: 4 * time.Second,
+		}
+		seed := r.rng.Uint64()
+		r.clients.Go(func() { r.members.Run(r.ctx, m, seed) })
+	}
+}
+
 // partitionedTable is one that still exists, nil when none does.
 func (r *run) partitionedTable() *table {
 	for i := range r.tables {

@@ -31,6 +31,8 @@ type run struct {
 	keyed *Compacted
 	nodes []mink.NodeID
 
+	members *Members
+
 	rows *Rows
 	deck []int          // steps to come
 	done map[string]int // steps by name
@@ -60,6 +62,7 @@ func newRun(t testing.TB, cfg Config, nodes int) *run {
 	r.rows = w.NewRows(r.truth)
 	r.newOperator()
 	r.model = w.NewModel(r.truth)
+	r.members = w.NewMembers()
 	r.keyed = w.NewCompacted(r.truth, time.Duration(cfg.Pace)*15*time.Second)
 	for i := range nodes {
 		r.nodes = append(r.nodes, mink.NodeID(i+1))
@@ -151,6 +154,7 @@ func (r *run) chaos(d time.Duration) {
 		r.Start(id)
 	}
 	r.createTable(2, nil)
+	r.createMembers(3)
 	r.createTable(1, map[string]string{"log_ttl": r.seconds(30)})
 	r.createTable(2, nil, schema.KafkaTimestampColumn)
 	r.createCompacted()
@@ -226,6 +230,7 @@ func (r *run) settle(t testing.TB) {
 	r.readAll(last)
 	r.model.Finish()
 	r.rows.Finish()
+	r.members.Check(r.truth.State(), groupName, r.tables[0].refs)
 	r.rows.Scan(r.ctx)
 	r.rest(pace * 90 * time.Second) // grace, orphan age, sweeps, cleanings
 	r.readKeyed(last)
@@ -357,7 +362,9 @@ func simulate(t *testing.T, cfg Config, nodes int, d time.Duration) (out result)
 		r.Close()
 		report(t, cfg.Seed, r.Violations())
 		out = result{r.Lived(), r.faults(), r.model.Acks() + r.rows.Acks(), r.truth.State().Index(), r.truth.Moves()}
-		t.Logf("%d records and rows acknowledged, %d metadata entries, %d tables and clients, %d buckets moved, %d records cleaned away, %.2f node-hours", out.acks, out.entries, r.number, out.moves, r.keyed.Cleaned(), out.lived.Hours())
+		commits, generations := r.members.Commits()
+		t.Logf("%d records and rows acknowledged, %d commits of a group by %d generations of members, %d metadata entries, %d tables and clients, %d buckets moved, %d records cleaned away, %.2f node-hours",
+			out.acks, commits, generations, out.entries, r.number, out.moves, r.keyed.Cleaned(), out.lived.Hours())
 	})
 	return out
 }

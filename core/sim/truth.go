@@ -160,8 +160,25 @@ func (t *Truth) entry(e metalog.Entry) {
 			t.moves++
 		}
 	}
+	t.offsets(before, next, &b)
 	t.state = next
 	t.history = append(t.history, e)
+}
+
+// offsets checks that no consumer group's offset goes back: no client of a simulation
+// wants that.
+func (t *Truth) offsets(before, next *cluster.State, b *clusterpb.Batch) {
+	for _, c := range b.Commands {
+		for _, g := range c.GetCommitGroupOffsets().GetGroups() {
+			for _, o := range g.Offsets {
+				ref := mink.BucketRef{Table: mink.TableID(o.Table), Partition: mink.PartitionID(o.Partition), Index: o.Bucket}
+				was, ok := before.GroupOffset(g.Group, ref)
+				if is, ok2 := next.GroupOffset(g.Group, ref); ok && ok2 && is.Offset < was.Offset {
+					t.world.Broken("index %d: group %s went back from %d to %d in bucket %s, by node epoch %d", next.Index(), g.Group, was.Offset, is.Offset, ref, b.Epoch)
+				}
+			}
+		}
+	}
 }
 
 // Moves is how many Releases were accepted.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -436,6 +437,53 @@ func TestEpochHistoryOverMovesAndFailover(t *testing.T) {
 	check("after a failover", map[int32][2]int64{1: {1, 10}, 2: {2, second}, 3: {3, end}, 4: {-1, -1}})
 	if got := c.values(); int64(len(got)) != end {
 		t.Errorf("%d records are there, the log ends at %d", len(got), end)
+	}
+}
+
+// A node that has not heard of a topic yet, which a client made at another one, looks into
+// the metadata log before it says that there is none.
+func TestATopicThatTheNodeHasNotHeardOf(t *testing.T) {
+	c := startKafka(t, 2, steady())
+	w := c.wire()
+	c.PauseMetadata(2)
+	r := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = "t", 2, 1
+	r.Topics, r.TimeoutMillis = append(r.Topics, topic), 10_000
+	if resp, err := ask[*kmsg.CreateTopicsResponse](w, 1, r); err != nil || resp.Topics[0].ErrorCode != 0 {
+		t.Fatal(err, resp)
+	}
+	asked := make(chan *kmsg.OffsetForLeaderEpochResponse, 1)
+	go func() {
+		r := kmsg.NewPtrOffsetForLeaderEpochRequest()
+		r.ReplicaID = -1
+		rt := kmsg.NewOffsetForLeaderEpochRequestTopic()
+		rt.Topic = "t"
+		for i := range int32(2) {
+			rp := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+			rp.Partition, rp.CurrentLeaderEpoch, rp.LeaderEpoch = i, -1, 1
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		r.Topics = append(r.Topics, rt)
+		out, err := ask[*kmsg.OffsetForLeaderEpochResponse](w, 2, r)
+		if err != nil {
+			t.Error(err)
+		}
+		asked <- out
+	}()
+	select {
+	case out := <-asked: // it does not know better, and has asked
+		for _, p := range out.Topics[0].Partitions {
+			t.Logf("node 2, cut off from the metadata, says %v", kerr.ErrorForCode(p.ErrorCode))
+		}
+		t.Error("a node that has not heard of a topic answers without having asked")
+	case <-time.After(200 * time.Millisecond):
+	}
+	c.ResumeMetadata(2)
+	for _, p := range (<-asked).Topics[0].Partitions {
+		if err := kerr.ErrorForCode(p.ErrorCode); err != nil && !errors.Is(err, kerr.NotLeaderForPartition) {
+			t.Errorf("partition %d: %v", p.Partition, err)
+		}
 	}
 }
 
