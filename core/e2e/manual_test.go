@@ -90,7 +90,7 @@ var manual = []page{
 
 // notRunMax keeps the blocks that are not run few: those that want Docker, Kubernetes,
 // systemd, a quiet machine, or a database of a person's own.
-const notRunMax = 6
+const notRunMax = 7
 
 // Every command of the manual, as written, on the default ports; only /tmp/mink-data and
 // /tmp/mink-three are directories of the test's own, and Postgres is its own.
