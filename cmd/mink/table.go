@@ -18,7 +18,7 @@ import (
 
 func tableCommand(a *app) *cobra.Command {
 	return group("table", "Create, list, describe, alter, count and drop tables",
-		a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets(), a.tableCount(), a.tableTier(), a.tableLakeSnapshot())
+		a.tableCreate(), a.tableList(), a.tableDescribe(), a.tableAlter(), a.tableDrop(), a.tableOffsets(), a.tableCount(), a.tableTier(), a.tableLakeSnapshot(), a.tableCompact(), a.tableExpire())
 }
 
 // tableFlags is what `table create` takes besides a descriptor file.

@@ -92,6 +92,7 @@ func (s *service) actionTable() []action {
 		holder(entry(api.ActionTierTable, "TierTable -> TierReport: a round of tiering of a table, now", s.tierTable)),
 		entry(api.ActionUploadBuckets, "UploadBuckets -> Offsets: the leaders make stream objects of what is acknowledged, now", s.uploadBuckets),
 		entry(api.ActionLakeSnapshot, "Named -> LakeSnapshot: how far a table is in the lake", s.lakeSnapshot),
+		holder(entry(api.ActionMaintainTable, "MaintainTable -> MaintenanceReport: small files of a table at a sink are merged, or old snapshots expired, now", s.maintainTable)),
 		entry(api.ActionReleaseBucket, "ReleaseBucket -> {}: the bucket's leader moves it to another live node", s.releaseBucket),
 	}
 }

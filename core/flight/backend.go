@@ -67,6 +67,8 @@ type Backend interface {
 	// StalledSinks are tables whose sink has not taken what it should have, as this node sees
 	// it when it coordinates.
 	StalledSinks() []api.StalledSink
+	// MaintainTable keeps a table in shape at a sink now, on the node that coordinates.
+	MaintainTable(ctx context.Context, table mink.TableID, ask api.MaintainTable) (api.MaintenanceReport, error)
 	Ready() (ok bool, reason string)
 	Uptime() time.Duration
 	Stats() api.Stats

@@ -213,6 +213,15 @@ func (s *service) removeNode(ctx context.Context, b api.RemoveNode) (any, error)
 	return s.backend.RemoveNode(ctx, b)
 }
 
+func (s *service) maintainTable(ctx context.Context, b api.MaintainTable) (any, error) {
+	t, err := tableNamed(s.backend.View(), b.Table)
+	if err != nil {
+		return nil, err
+	}
+	b.Sink = cmp.Or(b.Sink, cluster.LakeSink)
+	return s.backend.MaintainTable(ctx, t.ID, b)
+}
+
 func (s *service) releaseBucket(ctx context.Context, b api.ReleaseBucket) (any, error) {
 	return nothing{}, s.backend.ReleaseBucket(ctx, b.Bucket, b.To)
 }

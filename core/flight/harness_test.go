@@ -153,6 +153,10 @@ func (b *backend) TierTable(context.Context, mink.TableID, string, map[mink.Buck
 	return api.TierReport{}, mink.ErrUnsupported
 }
 
+func (b *backend) MaintainTable(context.Context, mink.TableID, api.MaintainTable) (api.MaintenanceReport, error) {
+	return api.MaintenanceReport{}, mink.ErrUnsupported
+}
+
 func (b *backend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
 	if b.rebalance != nil {
 		return b.rebalance(each)

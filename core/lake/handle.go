@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -166,6 +165,7 @@ func (t *lakeTable) Commit(ctx context.Context, req sink.CommitRequest) (sink.Co
 
 func (t *lakeTable) commit(ctx context.Context, req sink.CommitRequest) (string, error) {
 	var files []iceberg.DataFile
+	var replaced []string
 	var note stagedNote
 	for try := 1; ; try++ {
 		tbl, err := t.load(ctx)
@@ -181,40 +181,41 @@ func (t *lakeTable) commit(ctx context.Context, req sink.CommitRequest) (string,
 			return last.Snapshot, err
 		}
 		if try == 1 {
-			if note, files, err = t.claim(ctx, tbl, req); err != nil {
+			if note, files, replaced, err = t.claim(ctx, tbl, req); err != nil {
 				return "", err
 			}
 		}
 		if err := t.fits(tbl, note); err != nil {
 			return "", err
 		}
-		snapshot, err := t.commitOn(ctx, tbl, last.After(req, ""), files)
+		snapshot, err := t.commitOn(ctx, tbl, last.After(req, ""), files, replaced)
 		if err == nil || !errors.Is(err, sink.ErrConflict) || errors.Is(err, sink.ErrUnknownOutcome) || try == commitTries {
 			return snapshot, err
 		}
 	}
 }
 
-// claim decides that the round is committed and not removed, and reads its files.
-func (t *lakeTable) claim(ctx context.Context, tbl *table.Table, req sink.CommitRequest) (stagedNote, []iceberg.DataFile, error) {
+// claim decides that the round is committed and not removed, and reads its files and the
+// locations of those that they replace.
+func (t *lakeTable) claim(ctx context.Context, tbl *table.Table, req sink.CommitRequest) (stagedNote, []iceberg.DataFile, []string, error) {
 	note, err := parseNote(req.Staged, req.Round)
 	if err != nil {
-		return note, nil, err
+		return note, nil, nil, err
 	}
 	if uuid := tbl.Metadata().TableUUID().String(); uuid != note.Table {
-		return note, nil, fmt.Errorf("%w: the round was staged for lake table %s, which was dropped; this one is %s", sink.ErrNotExist, note.Table, uuid)
+		return note, nil, nil, fmt.Errorf("%w: the round was staged for lake table %s, which was dropped; this one is %s", sink.ErrNotExist, note.Table, uuid)
 	}
 	d, err := t.decide(ctx, req.Round, decision{Commit: true, Base: req.Base})
 	switch {
 	case err != nil:
-		return note, nil, err
+		return note, nil, nil, err
 	case !d.Commit:
-		return note, nil, fmt.Errorf("%w: the round was given up", sink.ErrNotExist)
+		return note, nil, nil, fmt.Errorf("%w: the round was given up", sink.ErrNotExist)
 	case d.Base != req.Base:
-		return note, nil, fmt.Errorf("%w: the round was tried on base %q before", sink.ErrConflict, d.Base)
+		return note, nil, nil, fmt.Errorf("%w: the round was tried on base %q before", sink.ErrConflict, d.Base)
 	}
-	files, err := t.readFiles(ctx, note, tbl.Metadata())
-	return note, files, err
+	files, replaced, err := t.readFiles(ctx, note, tbl.Metadata())
+	return note, files, replaced, err
 }
 
 // fits says whether the round can be put on the current snapshot.
@@ -223,7 +224,7 @@ func (t *lakeTable) fits(tbl *table.Table, note stagedNote) error {
 		return fmt.Errorf("%w: another engine changed the partition spec: deletes would miss the files that it writes; set the spec with id %d again", sink.ErrCorrupt, note.Spec)
 	}
 	if current := tbl.CurrentSnapshot(); note.Pinned && current != nil && current.SnapshotID != note.Planned {
-		return fmt.Errorf("%w: position deletes were planned on snapshot %d, the current one is %d", sink.ErrConflict, note.Planned, current.SnapshotID)
+		return fmt.Errorf("%w: position deletes or a compaction were planned on snapshot %d, the current one is %d", sink.ErrConflict, note.Planned, current.SnapshotID)
 	}
 	return nil
 }
@@ -253,7 +254,7 @@ func (o *once) CommitTable(ctx context.Context, _ table.Identifier, reqs []table
 }
 
 // commitOn makes the next snapshot on the table's current one.
-func (t *lakeTable) commitOn(ctx context.Context, tbl *table.Table, next sink.Committed, files []iceberg.DataFile) (string, error) {
+func (t *lakeTable) commitOn(ctx context.Context, tbl *table.Table, next sink.Committed, files []iceberg.DataFile, replaced []string) (string, error) {
 	props, err := roundProperties(t.tableID(), next, func(name string, data []byte) (string, error) {
 		key := t.dir + name
 		_, err := t.store.Put(ctx, objstore.PutRequest{Key: key, Chunks: [][]byte{data}}) // its name says what is in it
@@ -264,11 +265,8 @@ func (t *lakeTable) commitOn(ctx context.Context, tbl *table.Table, next sink.Co
 	}
 	attempt := &once{t: t}
 	tx := table.New(tbl.Identifier(), tbl.Metadata(), tbl.MetadataLocation(), tbl.FS, attempt).NewTransaction()
-	if err := t.stage(ctx, tx, tbl, props, files); err != nil {
+	if err := t.stage(ctx, tx, tbl, props, files, replaced); err != nil {
 		return "", fmt.Errorf("plan the snapshot: %w", err)
-	}
-	if err := t.expire(tx, tbl); err != nil {
-		return "", fmt.Errorf("expire older snapshots: %w", err)
 	}
 	made, err := tx.Commit(ctx)
 	switch {
@@ -282,11 +280,16 @@ func (t *lakeTable) commitOn(ctx context.Context, tbl *table.Table, next sink.Co
 	return strconv.FormatInt(made.CurrentSnapshot().SnapshotID, 10), nil
 }
 
-func (t *lakeTable) stage(ctx context.Context, tx *table.Transaction, tbl *table.Table, props iceberg.Properties, files []iceberg.DataFile) error {
+func (t *lakeTable) stage(ctx context.Context, tx *table.Transaction, tbl *table.Table, props iceberg.Properties, files []iceberg.DataFile, replaced []string) error {
 	if err := tx.AssertRefSnapshotID(table.MainBranch); err != nil {
 		return err
 	}
-	if len(files) == 0 { // offsets without rows
+	switch {
+	case len(replaced) > 0:
+		if err := t.stageCompaction(ctx, tx, tbl, props, files, replaced); err != nil {
+			return err
+		}
+	case len(files) == 0: // offsets without rows
 		empty, err := array.NewRecordReader(arrow.NewSchema(nil, nil), nil)
 		if err != nil {
 			return err
@@ -295,7 +298,7 @@ func (t *lakeTable) stage(ctx context.Context, tx *table.Transaction, tbl *table
 		if err := tx.Append(ctx, empty, props); err != nil {
 			return err
 		}
-	} else {
+	default:
 		delta := tx.NewRowDelta(props)
 		for _, f := range files {
 			if f.ContentType() == iceberg.EntryContentData {
@@ -320,22 +323,6 @@ func (t *lakeTable) stage(ctx context.Context, tx *table.Transaction, tbl *table
 		}
 	}
 	return tx.SetProperties(props)
-}
-
-// Snapshots are expired when there are more than expireAbove; keepNewest stay.
-const (
-	expireAbove = 256
-	keepNewest  = 100
-)
-
-// expire takes old snapshots out of the metadata, with the commit that makes a new
-// one, which has the offsets itself. Branches and tags of others keep theirs. Files
-// are left: those of data are the newest snapshot's too, but for what was compacted.
-func (t *lakeTable) expire(tx *table.Transaction, tbl *table.Table) error {
-	if gc, ok := tbl.Properties()["gc.enabled"]; len(tbl.Metadata().Snapshots()) <= expireAbove || ok && !strings.EqualFold(gc, "true") {
-		return nil
-	}
-	return tx.ExpireSnapshots(table.WithRetainLast(keepNewest), table.WithOlderThan(t.sink.cfg.KeepSnapshots), table.WithPostCommit(false))
 }
 
 // commitError: what the contract does not know may have happened.

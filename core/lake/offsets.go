@@ -14,7 +14,7 @@ import (
 	"github.com/mink-project/mink/sdk/sink"
 )
 
-// Keys of the summary of every snapshot that a round made, and, with the last
+// Keys of the summary of every snapshot that a round made (of rows or of a compaction), and, with the last
 // round's values, of the table's properties.
 const (
 	keyTableID     = "mink.table-id"

@@ -385,20 +385,3 @@ func TestMoreBucketsThanCanBeReadAreNotCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 }
-
-// TestOldSnapshotsAreExpired: every round makes one, and a table is to live for years.
-func TestOldSnapshotsAreExpired(t *testing.T) {
-	o := newOne(t, sink.TableSpec{}, SinkConfig{KeepSnapshots: 1}, "k", "INT")
-	o.open()
-	for i := range expireAbove + 30 {
-		o.round(row{"", fmt.Sprintf(`{"k":%d}`, i)})
-	}
-	if n := len(o.outside().Metadata().Snapshots()); n > expireAbove+1 || n < keepNewest {
-		t.Fatalf("%d snapshots", n)
-	}
-	before := o.last
-	o.open()
-	if o.last.Round != before.Round || len(o.rows()) != expireAbove+30 {
-		t.Fatalf("recovered %+v, %d rows", o.last, len(o.rows()))
-	}
-}

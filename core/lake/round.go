@@ -28,7 +28,9 @@ type round struct {
 	bucket *bucketRound
 	done   map[mink.BucketRef]bool
 	files  []iceberg.DataFile
-	pinned bool // position deletes were asked for
+	pinned bool // position deletes were asked for, or files are replaced
+	// replaced are the locations of the files that those of a compaction take the place of.
+	replaced []string
 	// lakeFiles are the data files of tbl's snapshot, once listed.
 	lakeFiles []lakeFile
 	listed    bool
@@ -198,7 +200,7 @@ func (r *round) prepare(ctx context.Context) ([]byte, error) {
 	if s := meta.CurrentSnapshot(); s != nil {
 		note.Planned = s.SnapshotID
 	}
-	if err := r.t.writeFiles(ctx, &note, r.files, meta); err != nil {
+	if err := r.t.writeFiles(ctx, &note, r.files, r.replaced, meta); err != nil {
 		return nil, err
 	}
 	return json.Marshal(note)

@@ -34,9 +34,8 @@ type SinkConfig struct {
 	ScratchDir string
 	// Allocator of Arrow memory; nil: Go's.
 	Allocator memory.Allocator
-	// KeepSnapshots is how long the table's older snapshots stay, beyond the newest
-	// 100: every round makes one, and all are in every metadata file. Longer than any
-	// read. 0: 24 hours.
+	// KeepSnapshots is the least time that a superseded snapshot stays, whatever is asked
+	// of Expire: longer than any read. 0: none.
 	KeepSnapshots time.Duration
 	Logger        *slog.Logger // nil: none
 }
@@ -98,9 +97,6 @@ func newSink(w warehouse, cfg SinkConfig) *Sink {
 	}
 	if cfg.SortBytes <= 0 {
 		cfg.SortBytes = 64 << 20
-	}
-	if cfg.KeepSnapshots <= 0 {
-		cfg.KeepSnapshots = 24 * time.Hour
 	}
 	if cfg.Allocator == nil {
 		cfg.Allocator = memory.DefaultAllocator

@@ -61,8 +61,12 @@ type stagedNote struct {
 	Format  int          `json:"format"`
 	Files   int          `json:"files"`
 	CRC     uint32       `json:"crc32c"` // of the list
-	// Planned is the snapshot whose rows the position deletes name; 0: none.
-	// Pinned: there are some, and the commit is on that snapshot or not at all.
+	// Replaced are how many locations of files follow in the list that the round's take
+	// the place of.
+	Replaced int `json:"replaced,omitempty"`
+	// Planned is the snapshot whose rows the position deletes name and whose files are
+	// replaced; 0: none. Pinned: there are some, and the commit is on that snapshot or
+	// not at all.
 	Planned int64 `json:"planned,omitempty"`
 	Pinned  bool  `json:"pinned,omitempty"`
 }
@@ -122,8 +126,9 @@ func (t *lakeTable) decide(ctx context.Context, round sink.RoundID, d decision) 
 	return made, nil
 }
 
-// writeFiles keeps the list of a round's files.
-func (t *lakeTable) writeFiles(ctx context.Context, note *stagedNote, files []iceberg.DataFile, meta table.Metadata) error {
+// writeFiles keeps the list of a round's files, and behind them the locations of those
+// that they replace: each entry with its length in front.
+func (t *lakeTable) writeFiles(ctx context.Context, note *stagedNote, files []iceberg.DataFile, replaced []string, meta table.Metadata) error {
 	ice, spec, err := noteSchema(*note, meta)
 	if err != nil {
 		return err
@@ -137,7 +142,11 @@ func (t *lakeTable) writeFiles(ctx context.Context, note *stagedNote, files []ic
 		list = binary.AppendUvarint(list, uint64(len(one)))
 		list = append(list, one...)
 	}
-	note.Files, note.CRC = len(files), crc32.Checksum(list, castagnoli)
+	for _, location := range replaced {
+		list = binary.AppendUvarint(list, uint64(len(location)))
+		list = append(list, location...)
+	}
+	note.Files, note.Replaced, note.CRC = len(files), len(replaced), crc32.Checksum(list, castagnoli)
 	_, err = t.store.Put(ctx, objstore.PutRequest{Key: t.stagedKey(note.Round, "files"), Chunks: [][]byte{list}, CreateOnly: true})
 	return err
 }
@@ -153,34 +162,42 @@ func noteSchema(note stagedNote, meta table.Metadata) (*iceberg.Schema, iceberg.
 }
 
 // readFiles reads the list after the decision to commit was made.
-func (t *lakeTable) readFiles(ctx context.Context, note stagedNote, meta table.Metadata) ([]iceberg.DataFile, error) {
+func (t *lakeTable) readFiles(ctx context.Context, note stagedNote, meta table.Metadata) ([]iceberg.DataFile, []string, error) {
 	if _, err := t.store.Head(ctx, t.stagedKey(note.Round, "open")); err != nil {
-		return nil, fmt.Errorf("staged round %s: %w", note.Round, err)
+		return nil, nil, fmt.Errorf("staged round %s: %w", note.Round, err)
 	}
 	got, err := t.store.GetRange(ctx, objstore.GetRangeRequest{Key: t.stagedKey(note.Round, "files"), Length: -1})
 	if err != nil {
-		return nil, fmt.Errorf("staged round %s: %w", note.Round, err)
+		return nil, nil, fmt.Errorf("staged round %s: %w", note.Round, err)
 	}
 	if crc := crc32.Checksum(got.Data, castagnoli); crc != note.CRC {
-		return nil, fmt.Errorf("staged round %s: %w: CRC32C of the list of files is %08x, want %08x", note.Round, sink.ErrCorrupt, crc, note.CRC)
+		return nil, nil, fmt.Errorf("staged round %s: %w: CRC32C of the list of files is %08x, want %08x", note.Round, sink.ErrCorrupt, crc, note.CRC)
 	}
 	ice, spec, err := noteSchema(note, meta)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	files := make([]iceberg.DataFile, 0, note.Files)
+	var replaced []string
 	for list := got.Data; len(list) > 0; {
 		n, used := binary.Uvarint(list)
 		if used <= 0 || n > uint64(len(list)-used) {
-			return nil, fmt.Errorf("staged round %s: %w: the list of files is cut off", note.Round, sink.ErrCorrupt)
+			return nil, nil, fmt.Errorf("staged round %s: %w: the list of files is cut off", note.Round, sink.ErrCorrupt)
+		}
+		if len(files) == note.Files {
+			replaced, list = append(replaced, string(list[used:used+int(n)])), list[used+int(n):]
+			continue
 		}
 		f, err := codec.DecodeDataFile(list[used:used+int(n)], spec, ice, note.Format)
 		if err != nil {
-			return nil, fmt.Errorf("staged round %s: %w: %w", note.Round, sink.ErrCorrupt, err)
+			return nil, nil, fmt.Errorf("staged round %s: %w: %w", note.Round, sink.ErrCorrupt, err)
 		}
 		files, list = append(files, f), list[used+int(n):]
 	}
-	return files, nil
+	if len(files) != note.Files || len(replaced) != note.Replaced {
+		return nil, nil, fmt.Errorf("staged round %s: %w: the list has %d files and %d that are replaced, want %d and %d", note.Round, sink.ErrCorrupt, len(files), len(replaced), note.Files, note.Replaced)
+	}
+	return files, replaced, nil
 }
 
 // forget removes what is staged of a round that was committed.
@@ -307,13 +324,17 @@ func (t *lakeTable) giveUpOlder(ctx context.Context, round sink.RoundID, fence m
 }
 
 func (t *lakeTable) eachKey(ctx context.Context, prefix string, visit func(key string) error) error {
+	return t.eachObject(ctx, prefix, func(o objstore.ObjectInfo) error { return visit(o.Key) })
+}
+
+func (t *lakeTable) eachObject(ctx context.Context, prefix string, visit func(objstore.ObjectInfo) error) error {
 	for after := ""; ; {
 		page, err := t.store.List(ctx, objstore.ListRequest{Prefix: prefix, StartAfter: after})
 		if err != nil {
 			return fmt.Errorf("list %s: %w", prefix, err)
 		}
 		for _, o := range page.Objects {
-			if err := visit(o.Key); err != nil {
+			if err := visit(o); err != nil {
 				return err
 			}
 			after = o.Key

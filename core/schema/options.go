@@ -80,18 +80,25 @@ type Options struct {
 	Lake          bool          // tiered to the Iceberg lake
 	LakeFreshness time.Duration // how old the lake's copy may become
 	LakeDeletes   LakeDeletes   // of a table with a primary key
-	StallLimit    time.Duration // how long rows wait for a lake that takes none; 0: for ever
+	// Maintenance of the lake table. Ages of 0: for ever.
+	LakeCompaction  bool
+	LakeSnapshotAge time.Duration
+	LakeOrphanAge   time.Duration
+	StallLimit      time.Duration // how long rows wait for a lake that takes none; 0: for ever
 
 	values map[string]string
 }
 
 // Options of the lake.
 const (
-	OptionLake           = "lake"
-	OptionLakeGeneration = "lake_generation"
-	optionLakeFreshness  = "lake_freshness"
-	optionLakeDeletes    = "lake_deletes"
-	optionStallLimit     = "lake_stall_limit"
+	OptionLake            = "lake"
+	OptionLakeGeneration  = "lake_generation"
+	optionLakeFreshness   = "lake_freshness"
+	optionLakeDeletes     = "lake_deletes"
+	optionLakeCompaction  = "lake_auto_compaction"
+	optionLakeSnapshotAge = "lake_snapshot_age"
+	optionLakeOrphanAge   = "lake_orphan_age"
+	optionStallLimit      = "lake_stall_limit"
 )
 
 // LakeDeletes is how updates and deletes are written to the lake.
@@ -325,9 +332,12 @@ func (o *Options) fill() error {
 	if o.LakeFreshness, err = units.ParseDuration(text(optionLakeFreshness)); err != nil {
 		return err
 	}
-	if v := text(optionStallLimit); v != "forever" {
-		if o.StallLimit, err = units.ParseDuration(v); err != nil {
-			return err
+	o.LakeCompaction = text(optionLakeCompaction) == "true"
+	for name, to := range map[string]*time.Duration{optionStallLimit: &o.StallLimit, optionLakeSnapshotAge: &o.LakeSnapshotAge, optionLakeOrphanAge: &o.LakeOrphanAge} {
+		if v := text(name); v != "forever" {
+			if *to, err = units.ParseDuration(v); err != nil {
+				return err
+			}
 		}
 	}
 	o.DeepKafka = text("kafka.validate") == "deep"

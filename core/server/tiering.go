@@ -30,7 +30,7 @@ func (p *parts) buildTiering() (err error) {
 		if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(scratch, 0o750)); err != nil {
 			return fmt.Errorf("data_dir: the directory for changes that are sorted for the lake: %w", err)
 		}
-		p.sinks[cluster.LakeSink] = lake.NewSink(p.warehouse, lake.SinkConfig{ScratchDir: scratch, KeepSnapshots: max(24*time.Hour, 2*time.Duration(p.cfg.ReadGrace)), SortBytes: max(4<<20, min(64<<20, memoryLimit()/40)), Logger: p.logger})
+		p.sinks[cluster.LakeSink] = lake.NewSink(p.warehouse, lake.SinkConfig{ScratchDir: scratch, KeepSnapshots: 2 * time.Duration(p.cfg.ReadGrace), SortBytes: max(4<<20, min(64<<20, memoryLimit()/40)), Logger: p.logger})
 	}
 	if p.given.WrapSink != nil {
 		for name, s := range p.sinks {
@@ -184,15 +184,61 @@ func tieredUpTo(view *cluster.State, name string, upTo map[mink.BucketRef]mink.O
 	return true
 }
 
+// MaintainTable implements flight.Backend.
+func (b flightBackend) MaintainTable(ctx context.Context, table mink.TableID, ask api.MaintainTable) (api.MaintenanceReport, error) {
+	p := b.parts
+	r := api.MaintenanceReport{Sink: ask.Sink, Work: ask.Work}
+	work := tiering.Work(ask.Work)
+	if work != tiering.WorkCompact && work != tiering.WorkExpire {
+		return r, fmt.Errorf("%w maintenance %q: want %s or %s", mink.ErrInvalid, ask.Work, tiering.WorkCompact, tiering.WorkExpire)
+	}
+	if t, ok := p.node.View().Table(table); ok {
+		r.Table = t.Descriptor.Name()
+	}
+	done, err := p.tiering.AskUpkeep(tiering.Target{Table: table, Sink: ask.Sink}, work)
+	if err != nil || !ask.Wait {
+		return r, err
+	}
+	select {
+	case result := <-done:
+		r.Did = maintenance(result.Done)
+		switch {
+		case errors.Is(result.Err, tiering.ErrLeaseLost):
+			return r, result.Err // the client asks the next holder
+		case result.Err != nil:
+			r.Error = result.Err.Error()
+		default:
+			r.Done = true
+		}
+	case <-ctx.Done():
+		return r, ctx.Err()
+	}
+	return r, nil
+}
+
+func maintenance(u tiering.UpkeepDone) api.MaintenanceStats {
+	return api.MaintenanceStats{
+		Compactions: int64(u.Compactions), DataFiles: int64(u.Compacted.DataFiles), DeleteFiles: int64(u.Compacted.DeleteFiles), Bytes: u.Compacted.Bytes,
+		NewFiles: int64(u.Compacted.NewFiles), NewBytes: u.Compacted.NewBytes,
+		Snapshots: int64(u.Expired.States), Manifests: int64(u.Expired.Manifests), Removed: int64(u.Expired.Files), RemovedBytes: u.Expired.Bytes,
+	}
+}
+
 func (p *parts) tieringStats() []api.TieringStats {
 	var out []api.TieringStats
 	for _, t := range p.tiering.Stats().Targets {
-		out = append(out, api.TieringStats{
+		kept := maintenance(t.Upkeep)
+		kept.InARow, kept.LastError = int64(t.UpkeepInARow), t.UpkeepError
+		stats := api.TieringStats{
 			Table: t.Name, TableID: t.Table, Sink: t.Sink, Retains: t.Retains, Dropping: t.Drop, State: string(t.State), Round: string(t.Round), Step: t.Step, RoundRows: t.RoundRows,
 			StartedMs: millis(t.Started), LastRound: string(t.LastRound), TieredMs: millis(t.LastTiered), DueMs: millis(t.Due),
 			LagOffsets: t.LagOffsets, LagBytes: t.LagBytes, LagMs: t.LagMs, StalledMs: t.StalledMs,
 			Rounds: t.Rounds, Failures: t.Failures, InARow: int64(t.InARow), Rows: t.Rows, Bytes: t.Bytes, LastError: t.LastError,
-		})
+		}
+		if kept != (api.MaintenanceStats{}) {
+			stats.Maintenance = &kept
+		}
+		out = append(out, stats)
 	}
 	return out
 }
@@ -219,6 +265,13 @@ func tieringFigures(s tiering.Stats) []ops.Figure {
 		counter("mink_tiering_failures_total", "Attempts at a round of tiering that failed here.", s.Failures),
 		counter("mink_tiering_rows_total", "Rows written to sinks here.", s.Rows),
 		counter("mink_tiering_bytes_total", "Bytes of rows written to sinks here, as Arrow in memory.", s.Bytes),
+		counter("mink_lake_compactions_total", "Compactions of tables at their sinks that were committed here.", int64(s.Upkeep.Compactions)),
+		counter("mink_lake_compacted_files_total", "Data and delete files that compactions replaced here.", int64(s.Upkeep.Compacted.DataFiles+s.Upkeep.Compacted.DeleteFiles)),
+		counter("mink_lake_compacted_bytes_total", "Stored bytes of the files that compactions replaced here.", s.Upkeep.Compacted.Bytes),
+		counter("mink_lake_compaction_written_bytes_total", "Stored bytes of the files that compactions wrote here.", s.Upkeep.Compacted.NewBytes),
+		counter("mink_lake_expired_snapshots_total", "Snapshots of tables that were expired here.", int64(s.Upkeep.Expired.States)),
+		counter("mink_lake_removed_files_total", "Files of tables at their sinks that nothing named any more and that were deleted here.", int64(s.Upkeep.Expired.Files)),
+		counter("mink_lake_maintenance_failures_total", "Compactions and expiries that failed here.", s.UpkeepFailures),
 		{Name: "mink_tiering_busy_workers", Help: "Tables that are being tiered here now.", Value: float64(s.Busy)},
 	}
 	states := map[tiering.State]int{}

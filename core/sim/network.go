@@ -176,6 +176,11 @@ func (backend) TierTable(context.Context, mink.TableID, string, map[mink.BucketR
 	return api.TierReport{}, mink.ErrUnsupported
 }
 
+// MaintainTable implements flight.Backend: processes of the simulation have no sinks.
+func (backend) MaintainTable(context.Context, mink.TableID, api.MaintainTable) (api.MaintenanceReport, error) {
+	return api.MaintenanceReport{}, mink.ErrUnsupported
+}
+
 // Rebalance implements flight.Backend.
 func (b backend) Rebalance(ctx context.Context, dryRun bool, each func(api.MoveProgress)) (api.RebalanceReport, error) {
 	return b.p.Coordinator().Rebalance(ctx, dryRun, each)

@@ -25,6 +25,9 @@ type Config struct {
 	// RoundBytes cuts a round, as Arrow has the rows in memory. The rest is the next
 	// round's, at once. Default 1 GiB.
 	RoundBytes int64
+	// CompactBytes bounds the files that one compaction replaces, in stored bytes: rounds
+	// of the table wait for it. Default 256 MiB.
+	CompactBytes int64
 	// Silence is how long a round may show no progress before it is given up: one call
 	// of the sink, one read. The restore of a KV snapshot may take six times as long.
 	// Default 10 m.
@@ -41,14 +44,14 @@ type Config struct {
 // Default is the configuration of a running node.
 func Default() Config {
 	return Config{
-		Workers: 2, Tick: time.Second, DueBytes: 16 << 20, RoundBytes: 1 << 30,
+		Workers: 2, Tick: time.Second, DueBytes: 16 << 20, RoundBytes: 1 << 30, CompactBytes: 256 << 20,
 		Silence: 10 * time.Minute, RetryMin: time.Second, RetryMax: 5 * time.Minute, Settle: 2 * time.Minute,
 	}
 }
 
 // Validate names what makes no sense.
 func (c Config) Validate() error {
-	if c.Workers < 1 || c.Tick <= 0 || c.DueBytes < 1 || c.RoundBytes < 1 || c.Silence <= 0 || c.RetryMin <= 0 || c.RetryMax < c.RetryMin || c.Settle < 0 {
+	if c.Workers < 1 || c.Tick <= 0 || c.DueBytes < 1 || c.RoundBytes < 1 || c.CompactBytes < 1 || c.Silence <= 0 || c.RetryMin <= 0 || c.RetryMax < c.RetryMin || c.Settle < 0 {
 		return fmt.Errorf("tiering: every field must be positive and RetryMax at least RetryMin: %+v: %w", c, mink.ErrInvalid)
 	}
 	return nil
@@ -133,6 +136,7 @@ type Job struct {
 	Snapshot  string
 	Committed time.Time
 	Buckets   []Bucket
+	Upkeep    Upkeep
 }
 
 // Bucket is one bucket of a job. Offsets below Tiered are at the sink, those from Start to End can be

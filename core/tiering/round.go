@@ -41,11 +41,12 @@ type attempt struct {
 	after     mink.BucketRef // see Job.plan
 	held      *unresolved    // of an earlier attempt; what is left of it goes back to the entry
 
-	table  sink.Table
-	view   View
-	job    Job
-	schema sink.Schema
-	out    outcome
+	table     sink.Table
+	view      View
+	job       Job
+	schema    sink.Schema
+	committed sink.Committed // as of recover
+	out       outcome
 
 	// progress is what others look at while the attempt runs.
 	progress struct {
@@ -66,6 +67,9 @@ type outcome struct {
 	after mink.BucketRef
 	rows  int64
 	bytes int64
+
+	kept     UpkeepDone
+	noUpkeep bool // the sink has none
 }
 
 // step says where the attempt is, and shows that it lives.
@@ -185,6 +189,7 @@ func (a *attempt) recover(ctx context.Context) (map[mink.BucketRef]mink.Offset, 
 		case err != nil:
 			return nil, "", err
 		case !propose:
+			a.committed = committed
 			return starts, committed.Round, a.follow(ctx)
 		case recorded:
 			return nil, "", fmt.Errorf("table %s: round %s was recorded, and this node's view has round %s: %w", a.job.Name, committed.Round, a.job.Round, mink.ErrUnavailable)

@@ -87,7 +87,10 @@ func (v *stateView) Job(t Target) (Job, bool) {
 	d := table.Descriptor
 	j := Job{
 		Name: d.Name(), Schema: d.Schema.ID, Keyed: len(d.PrimaryKey) > 0, Freshness: freshness(d, t.Sink), Anew: schema.SinkGenerationOption(t.Sink),
-		Retains: tiering.Retains, Round: sink.RoundID(tiering.Round), Snapshot: tiering.Snapshot, Stopped: tiering.Stopped,
+		Retains: tiering.Retains, Round: sink.RoundID(tiering.Round), Snapshot: tiering.Snapshot, Stopped: tiering.Stopped, Upkeep: upkeepOf(d),
+	}
+	for _, s := range tiering.Snapshots {
+		j.Upkeep.Pinned = append(j.Upkeep.Pinned, s.Snapshot)
 	}
 	if tiering.CommittedMs > 0 {
 		j.Committed = time.UnixMilli(tiering.CommittedMs)
@@ -117,6 +120,15 @@ func freshness(d *schema.Descriptor, name string) time.Duration {
 		return 3 * time.Minute
 	}
 	return o.Freshness
+}
+
+// upkeepOf reads the table's options.
+func upkeepOf(d *schema.Descriptor) Upkeep {
+	o, err := d.ParsedOptions()
+	if err != nil {
+		return Upkeep{}
+	}
+	return Upkeep{Compact: o.LakeCompaction, StateAge: o.LakeSnapshotAge, OrphanAge: o.LakeOrphanAge}
 }
 
 // untiered adds what only a bucket with something to do needs.

@@ -28,6 +28,8 @@ type Stats struct {
 	Busy    int // workers with a round
 	// Totals of this process.
 	Rounds, Failures, Rows, Bytes int64
+	Upkeep                        UpkeepDone
+	UpkeepFailures                int64
 	Targets                       []TargetStats // by table and sink
 }
 
@@ -61,6 +63,11 @@ type TargetStats struct {
 	FreshnessMs int64
 
 	Rounds, Failures, Rows, Bytes int64
+
+	Upkeep       UpkeepDone
+	UpkeepError  string    // of the last maintenance; "" when it succeeded
+	UpkeepInARow int       // failures
+	Expired      time.Time // when snapshots were last looked at in this reign; zero: not yet
 }
 
 // Stats answers the current state.
@@ -70,7 +77,7 @@ func (t *Tiering) Stats() Stats {
 	defer t.mu.Unlock()
 	s := Stats{
 		Leading: t.mu.lease != 0, Workers: t.cfg.Workers, Rounds: t.mu.totals.Rounds, Failures: t.mu.totals.Failures,
-		Rows: t.mu.totals.Rows, Bytes: t.mu.totals.Bytes,
+		Rows: t.mu.totals.Rows, Bytes: t.mu.totals.Bytes, Upkeep: t.mu.totals.UpkeepDone, UpkeepFailures: t.mu.totals.UpkeepFailures,
 	}
 	for _, e := range t.mu.entries {
 		if e.running != nil {
@@ -103,6 +110,10 @@ func (e *entry) stats(now time.Time) TargetStats {
 		Table: e.target.Table, Sink: e.target.Sink, Name: e.job.Name, Drop: e.dropped != nil, Retains: e.job.Retains, State: e.state,
 		LastRound: cmp.Or(e.lastRound, e.job.Round), LastTiered: e.full, LastError: e.lastError, InARow: e.failures,
 		Rounds: e.totals.Rounds, Failures: e.totals.Failures, Rows: e.totals.Rows, Bytes: e.totals.Bytes,
+		Upkeep: e.upkeep.done, UpkeepError: e.upkeep.last, UpkeepInARow: e.upkeep.failures,
+	}
+	if !e.upkeep.since { // an expiry came after the last round
+		s.Expired = e.upkeep.expired
 	}
 	if e.dropped != nil {
 		s.Name = e.dropped.Spec.FullName()

@@ -73,6 +73,8 @@ type entry struct {
 	slow      bool // its last attempt failed or took long: it leaves a worker to others
 	requests  []*request
 	totals    totals
+	upkeep    upkeep
+	keeps     *keepPlan // what the worker that comes is to do; nil: a round
 
 	running *running // nil: no worker has it
 }
@@ -84,10 +86,14 @@ type running struct {
 	cancel  context.CancelCauseFunc
 	gone    bool // it was cancelled and has not returned: its worker counts as free
 	serves  []*request
+	keeps   *keepPlan // maintenance; nil: a round
+	asks    []*keepRequest
 }
 
 type totals struct {
 	Rounds, Failures, Rows, Bytes int64
+	UpkeepDone
+	UpkeepFailures int64
 }
 
 // request waits for the end of a round that began after it.
@@ -148,6 +154,7 @@ func (t *Tiering) endReign(why error) {
 	t.mu.lease = 0
 	for target, e := range t.mu.entries {
 		e.answer(fmt.Errorf("%s: %w: %w", target, why, mink.ErrUnavailable))
+		e.upkeep.answerAll(fmt.Errorf("%s: %w: %w", target, why, mink.ErrUnavailable))
 		if e.running != nil {
 			if !t.faults.noLeaseCheck {
 				e.running.cancel(why)
@@ -178,6 +185,7 @@ func (t *Tiering) meet(view View, now time.Time) {
 		if e.dropped == nil {
 			e.dropped, e.held, e.retry, e.look = &d, nil, time.Time{}, now
 			e.answer(fmt.Errorf("%s: the table was dropped: %w", e.target, mink.ErrNotExist))
+			e.upkeep.answerAll(fmt.Errorf("%s: the table was dropped: %w", e.target, mink.ErrNotExist))
 			if e.running != nil {
 				e.running.cancel(fmt.Errorf("%s: the table was dropped: %w", e.target, mink.ErrNotExist))
 			}
@@ -186,11 +194,12 @@ func (t *Tiering) meet(view View, now time.Time) {
 	for target, e := range t.mu.entries {
 		if there[target] && e.dropped != nil && !dropped[target] && e.running == nil { // the place is clear: it begins anew
 			fresh := t.newEntry(target, now)
-			fresh.requests = e.requests
+			fresh.requests, fresh.upkeep.asked = e.requests, e.upkeep.asked
 			t.mu.entries[target] = fresh
 		}
 		if !there[target] && e.running == nil {
 			e.answer(fmt.Errorf("%s: there is no such table, or it does not name the sink: %w", target, mink.ErrNotExist))
+			e.upkeep.answerAll(fmt.Errorf("%s: there is no such table, or it does not name the sink: %w", target, mink.ErrNotExist))
 			delete(t.mu.entries, target)
 		}
 	}
@@ -199,7 +208,7 @@ func (t *Tiering) meet(view View, now time.Time) {
 func (t *Tiering) newEntry(target Target, now time.Time) *entry {
 	p := backoff.NewExponentialBackOff()
 	p.InitialInterval, p.MaxInterval = t.cfg.RetryMin, t.cfg.RetryMax
-	return &entry{target: target, state: StateScheduled, look: now, pause: p}
+	return &entry{target: target, state: StateScheduled, look: now, pause: p, upkeep: newUpkeep(now)}
 }
 
 // endSilent cancels an attempt that shows no progress.
@@ -260,7 +269,14 @@ func (t *Tiering) consider(e *entry, view View, now time.Time) {
 	}
 	e.look = now.Add(min(max(job.Freshness/lookShare, t.cfg.Tick), lookMax))
 	due, _ := job.due(now, e.full, e.last, len(e.requests) > 0, t.cfg.DueBytes)
+	plan, keeps := e.upkeep.due(job.Upkeep, now)
+	e.keeps = nil
+	if keeps && e.held == nil && (e.upkeep.starved() || !due && !e.cut) && (e.failures == 0 || len(e.upkeep.asked) > 0) {
+		e.keeps = &plan
+	}
 	switch {
+	case e.keeps != nil:
+		t.wait(e, now)
 	case due || e.cut || e.held != nil:
 		t.wait(e, now)
 	default:
@@ -276,7 +292,7 @@ func (t *Tiering) consider(e *entry, view View, now time.Time) {
 
 // wait puts the entry in the queue, unless it is to pause after a failure.
 func (t *Tiering) wait(e *entry, now time.Time) {
-	if now.Before(e.retry) && len(e.requests) == 0 {
+	if now.Before(e.retry) && len(e.requests) == 0 && e.keeps == nil {
 		e.state, e.look = StateFailed, e.retry
 		return
 	}
@@ -325,6 +341,9 @@ func (t *Tiering) begin(ctx context.Context, e *entry, now time.Time) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.state = StateTiering
 	r := &running{started: now, cancel: cancel, serves: slices.Clone(e.requests)}
+	if e.dropped == nil && e.keeps != nil {
+		r.keeps, r.asks, r.serves = e.keeps, slices.Clone(e.upkeep.asked), nil
+	}
 	e.running = r
 	s, known := t.deps.Sinks[e.target.Sink]
 	lease, held := t.mu.lease, e.held
@@ -343,7 +362,11 @@ func (t *Tiering) begin(ctx context.Context, e *entry, now time.Time) {
 		a.progress.at, a.progress.step = now, "begin"
 		r.attempt = a
 		run = func() (outcome, *unresolved, error) {
-			err := a.run(ctx)
+			work := a.run
+			if r.keeps != nil {
+				work = func(ctx context.Context) error { return a.keep(ctx, *r.keeps) }
+			}
+			err := work(ctx)
 			return a.out, a.held, err
 		}
 	}
@@ -369,16 +392,20 @@ func (t *Tiering) finish(e *entry, r *running, lease mink.LeaseEpoch, out outcom
 	e.look = now
 	e.totals.Rows, t.mu.totals.Rows = e.totals.Rows+out.rows, t.mu.totals.Rows+out.rows
 	e.totals.Bytes, t.mu.totals.Bytes = e.totals.Bytes+out.bytes, t.mu.totals.Bytes+out.bytes
-	if out.round != "" {
+	if out.round != "" && out.kept.Compactions > 0 {
+		e.lastRound = out.round
+	} else if out.round != "" {
 		e.lastRound, e.last = out.round, r.started
 		e.totals.Rounds++
 		t.mu.totals.Rounds++
+		e.upkeep.round()
 	}
 	if lease != t.mu.lease { // what it knew is of another reign
 		fresh := t.newEntry(e.target, now)
-		fresh.requests = e.requests
+		fresh.requests, fresh.upkeep.asked = e.requests, e.upkeep.asked
 		if t.mu.entries[e.target] = fresh; t.mu.lease == 0 {
 			fresh.answer(fmt.Errorf("%s: %w: %w", e.target, ErrLeaseLost, mink.ErrUnavailable))
+			fresh.upkeep.answerAll(fmt.Errorf("%s: %w: %w", e.target, ErrLeaseLost, mink.ErrUnavailable))
 			delete(t.mu.entries, e.target)
 		}
 		return
@@ -390,6 +417,10 @@ func (t *Tiering) finish(e *entry, r *running, lease mink.LeaseEpoch, out outcom
 	e.held = held
 	if errors.Is(err, sink.ErrAlreadyExists) {
 		t.removeAgain(e)
+	}
+	if r.keeps != nil {
+		t.finishUpkeep(e, r, out, err, now)
+		return
 	}
 	switch {
 	case errors.Is(err, ErrLeaseLost):
@@ -465,24 +496,32 @@ func (e *entry) answer(err error) {
 // once that is at the sink and recorded, or the error of the attempt that failed.
 // mink.ErrUnavailable: this node does not hold the lease, or lost it. mink.ErrNotExist.
 func (t *Tiering) Ask(target Target) (<-chan error, error) {
+	r, now := &request{done: make(chan error, 1)}, time.Now()
+	err := t.withEntry(target, now, func(e *entry) {
+		e.requests = append(e.requests, r)
+		e.look = now
+	})
+	return r.done, err
+}
+
+// withEntry changes the entry of a target, on the holder of the lease, and has it looked at.
+func (t *Tiering) withEntry(target Target, now time.Time, change func(e *entry)) error {
 	if _, held := t.deps.Meta.Lease(); !held {
-		return nil, fmt.Errorf("%s: this node does not hold the coordinator lease: %w", target, mink.ErrUnavailable)
+		return fmt.Errorf("%s: this node does not hold the coordinator lease: %w", target, mink.ErrUnavailable)
 	}
 	if _, ok := t.deps.Meta.View().Job(target); !ok {
-		return nil, fmt.Errorf("%s: there is no such table, or it does not name the sink: %w", target, mink.ErrNotExist)
+		return fmt.Errorf("%s: there is no such table, or it does not name the sink: %w", target, mink.ErrNotExist)
 	}
-	r, now := &request{done: make(chan error, 1)}, time.Now()
 	t.mu.Lock()
 	e := t.mu.entries[target]
 	if e == nil {
 		e = t.newEntry(target, now)
 		t.mu.entries[target] = e
 	}
-	e.requests = append(e.requests, r)
-	e.look = now
+	change(e)
 	t.mu.Unlock()
 	t.loop.Trigger()
-	return r.done, nil
+	return nil
 }
 
 // Request is Ask, and waits. The round goes on when ctx ends.

@@ -40,6 +40,7 @@ const (
 	ActionTierTable       = "tier_table"       // TierTable -> TierReport
 	ActionUploadBuckets   = "upload_buckets"   // UploadBuckets -> Offsets
 	ActionLakeSnapshot    = "lake_snapshot"    // Named -> LakeSnapshot
+	ActionMaintainTable   = "maintain_table"   // MaintainTable -> MaintenanceReport
 )
 
 // Named is the body of actions on one named thing.
@@ -311,6 +312,46 @@ type TieringStats struct {
 	Rows       int64  `json:"rows"`  // written
 	Bytes      int64  `json:"bytes"` // of them, as Arrow in memory
 	LastError  string `json:"last_error,omitempty"`
+
+	Maintenance *MaintenanceStats `json:"maintenance,omitempty"` // once there was any
+}
+
+// MaintenanceStats are what keeps a table at a sink in shape did since the node took the
+// coordinator lease. Bytes are of stored files.
+type MaintenanceStats struct {
+	Compactions  int64  `json:"compactions"`
+	DataFiles    int64  `json:"data_files"`   // that were replaced
+	DeleteFiles  int64  `json:"delete_files"` // that were merged or applied
+	Bytes        int64  `json:"bytes"`        // of both
+	NewFiles     int64  `json:"new_files"`
+	NewBytes     int64  `json:"new_bytes"`
+	Snapshots    int64  `json:"snapshots"`     // that were expired
+	Manifests    int64  `json:"manifests"`     // that were merged into fewer
+	Removed      int64  `json:"removed_files"` // that nothing named any more
+	RemovedBytes int64  `json:"removed_bytes"`
+	InARow       int64  `json:"failures_in_a_row,omitempty"`
+	LastError    string `json:"last_error,omitempty"`
+}
+
+// MaintainTable asks for maintenance of a table at a sink now.
+type MaintainTable struct {
+	Table string `json:"table"`          // "database.table"
+	Sink  string `json:"sink,omitempty"` // "": lake
+	// Work is "compact": small files are merged and deletes applied, all that can be; or
+	// "expire": snapshots, and files that nothing names, which are older than the table's
+	// options lake_snapshot_age and lake_orphan_age go.
+	Work string `json:"work"`
+	Wait bool   `json:"wait,omitempty"` // until it is done
+}
+
+// MaintenanceReport is what came of it.
+type MaintenanceReport struct {
+	Table string           `json:"table"`
+	Sink  string           `json:"sink"`
+	Work  string           `json:"work"`
+	Done  bool             `json:"done"` // false: it was asked for and not awaited, or it failed
+	Did   MaintenanceStats `json:"did"`
+	Error string           `json:"error,omitempty"` // why it failed
 }
 
 // TierTable asks for a round of a table at a sink now.

@@ -232,6 +232,20 @@ func (c *Client) LakeSnapshot(ctx context.Context, table string) (api.LakeSnapsh
 	return out, err
 }
 
+// MaintainTable asks for maintenance of a table at a sink now. With wait it returns when it is
+// done; MaintenanceReport.Error says why it failed.
+func (c *Client) MaintainTable(ctx context.Context, ask api.MaintainTable) (api.MaintenanceReport, error) {
+	var out api.MaintenanceReport
+	err := c.retry(ctx, func(turn int) error {
+		answer, err := c.actionAt(ctx, c.nodes(turn)[0], api.ActionMaintainTable, ask)
+		if err != nil {
+			return err
+		}
+		return decodeAnswer(api.ActionMaintainTable, answer, &out)
+	})
+	return out, err
+}
+
 // Rebalance evens out the buckets over the live nodes; with dryRun it only says what it
 // would do. each, when not nil, is called after every move. Broken off (ctx, or an error
 // on the way) it leaves a cluster that serves: ask again.
