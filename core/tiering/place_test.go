@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -36,6 +37,8 @@ type pTable struct {
 	files     map[string]pFile // staged and committed
 	staged    map[sink.RoundID]mink.LeaseEpoch
 	dropped   bool
+	made      int // snapshots
+	expiries  int
 }
 
 // pFile is what one Write brought.
@@ -78,8 +81,9 @@ type pHandle struct {
 	t    *pTable
 	spec sink.TableSpec
 
-	round  *sink.BeginRoundRequest
-	writes []string
+	round    *sink.BeginRoundRequest
+	writes   []string
+	compacts int // lists of files that one takes the place of
 }
 
 func (h *pHandle) lock() (func(), error) {
@@ -112,7 +116,7 @@ func (h *pHandle) BeginRound(_ context.Context, req sink.BeginRoundRequest) (sin
 	if req.Fence < h.t.committed.Fence && !h.p.breaks.noFence {
 		return sink.BeginRoundResponse{}, sink.ErrFenced
 	}
-	h.round, h.writes = &req, nil
+	h.round, h.writes, h.compacts = &req, nil, 0
 	return sink.BeginRoundResponse{}, nil
 }
 
@@ -147,6 +151,9 @@ func (h *pHandle) Prepare(context.Context, sink.PrepareRequest) (sink.PrepareRes
 	}
 	h.t.staged[h.round.Round] = h.round.Fence
 	staged := strconv.Itoa(len(h.writes))
+	if h.compacts > 0 {
+		staged = fmt.Sprintf("c%d", h.compacts)
+	}
 	h.round = nil
 	return sink.PrepareResponse{Staged: []byte(staged)}, nil
 }
@@ -173,14 +180,22 @@ func (h *pHandle) Commit(_ context.Context, req sink.CommitRequest) (sink.Commit
 	if err != nil || replay {
 		return sink.CommitResponse{Snapshot: h.t.committed.Snapshot}, err
 	}
-	n, _ := strconv.Atoi(string(req.Staged))
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("%s/%d", req.Round, i)
+	if merged, ok := strings.CutPrefix(string(req.Staged), "c"); ok {
+		if n, _ := strconv.Atoi(merged); n != len(h.t.rounds) {
+			return sink.CommitResponse{}, fmt.Errorf("a compaction of %d of %d: %w", n, len(h.t.rounds), sink.ErrConflict)
+		}
+		h.t.rounds = [][]string{slices.Concat(h.t.rounds...)}
+	} else {
+		n, _ := strconv.Atoi(string(req.Staged))
+		names := make([]string, n)
+		for i := range names {
+			names[i] = fmt.Sprintf("%s/%d", req.Round, i)
+		}
+		h.covers(req, names)
+		h.t.rounds = append(h.t.rounds, names)
 	}
-	h.covers(req, names)
-	h.t.rounds = append(h.t.rounds, names)
-	snapshot := strconv.Itoa(len(h.t.rounds))
+	h.t.made++
+	snapshot := strconv.Itoa(h.t.made)
 	h.t.committed = h.t.committed.After(req, snapshot)
 	delete(h.t.staged, req.Round)
 	for round, fence := range h.t.staged {

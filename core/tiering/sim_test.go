@@ -262,6 +262,7 @@ func (s *sim) record(t *wTable, b *wBucket) []wRecord {
 func simulate(t *testing.T, seed uint64, f faults, breaks placeFaults) (calls int, err error) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sim{t: t, w: newWorld(), faults: f}
+		s.w.upkeep = seed%3 > 0
 		s.mu.rng, s.mu.moods = rand.New(rand.NewPCG(seed, 1)), map[string]mood{}
 		s.w.place.breaks = breaks
 		for i := range 3 {

@@ -131,6 +131,7 @@ func rolledBack(t *testing.T, keep int, f faults) (err error) {
 		w.changed()
 		w.mu.Unlock()
 		time.Sleep(30 * time.Minute)
+		synctest.Wait() // for an attempt that began right now
 		w.place.mu.Lock()
 		if len(pt.rounds) != keep {
 			err = errors.Join(err, fmt.Errorf("%d rounds were committed to a target that was rolled back", len(pt.rounds)-keep))

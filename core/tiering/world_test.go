@@ -29,6 +29,7 @@ type world struct {
 	views  []*wView                 // by index, oldest first
 	place  *place
 	next   int64 // of ids
+	upkeep bool  // tables want maintenance
 
 	failures struct {
 		sync.Mutex
@@ -105,6 +106,9 @@ func (w *world) changed() {
 		switch {
 		case !t.dropped:
 			v.jobs[t.target()] = t.job()
+			if w.upkeep {
+				v.jobs[t.target()].Upkeep = Upkeep{Compact: true, StateAge: time.Hour, Pinned: []string{t.snapshot}}
+			}
 		case !t.forgotten:
 			v.dropped = append(v.dropped, Dropped{Target: t.target(), Spec: t.spec()})
 		}
