@@ -399,3 +399,10 @@ func (s *State) Results(epoch mink.NodeEpoch) (counter uint64, results []*cluste
 	}
 	return d.counter, d.results
 }
+
+// TableGone reports that a table was dropped and never comes back. One that this state does
+// not know yet is not gone.
+func (s *State) TableGone(id mink.TableID) bool {
+	_, found := s.tables.get(id)
+	return id > 0 && id < s.nextTable && !found
+}

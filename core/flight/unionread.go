@@ -70,9 +70,12 @@ func (s *service) readLake(ctx context.Context, read *api.Lake, send func(*fligh
 	if read.Bucket != nil {
 		wanted = func(b mink.BucketRef) bool { return b == *read.Bucket }
 	}
-	rows := snapshot.Read(ctx, scan.Read{Target: sel.target, Columns: sel.ids, Filter: sel.filter, Buckets: wanted, BatchRows: viewRowsMax})
+	rows := snapshot.Read(ctx, scan.Read{Target: sel.target, Columns: sel.ids, Filter: sel.filter, Buckets: wanted, BatchRows: viewRowsMax, DeleteBytes: deleteShare * s.cfg.UnionKeyBytes})
 	return s.sendRows(rows, sel.out, -1, read.Limit, send)
 }
+
+// deleteShare is how many times Config.UnionKeyBytes the lake's equality deletes may take.
+const deleteShare = 4
 
 func (s *service) openLake(ctx context.Context, view *cluster.State, t *cluster.Table, snapshot string) (*scan.Snapshot, error) {
 	opener, err := s.lakeOpener()
@@ -120,7 +123,7 @@ func (s *service) readUnion(ctx context.Context, read *api.Union, send func(*fli
 		}
 		u.Lake = func(ctx context.Context, target *schema.Schema, columns []mink.FieldID, filter *predicate.Expr) iter.Seq2[arrow.RecordBatch, error] {
 			return snapshot.Read(ctx, scan.Read{
-				Target: target, Columns: columns, Filter: filter, BatchRows: viewRowsMax,
+				Target: target, Columns: columns, Filter: filter, BatchRows: viewRowsMax, DeleteBytes: deleteShare * s.cfg.UnionKeyBytes,
 				Buckets: func(b mink.BucketRef) bool { return b == read.Bucket },
 			})
 		}

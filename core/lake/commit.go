@@ -110,15 +110,11 @@ func (w *Warehouse) withoutForbidden(id catalog.Identifier, updates json.RawMess
 }
 
 func (w *Warehouse) commitBySwap(ctx context.Context, id catalog.Identifier, reqs []table.Requirement, updates []table.Update, check func(base, next table.Metadata) error) (*table.Table, error) {
-	at, err := w.catalog.LoadTable(ctx, catalog.LoadTableRequest{Table: id})
+	at, base, err := w.look(ctx, id)
 	create := slices.ContainsFunc(reqs, func(r table.Requirement) bool { return r.GetType() == table.AssertCreate().GetType() })
 	if errors.Is(err, catalog.ErrNotExist) && create {
 		return w.createByCommit(ctx, id, reqs, updates, check)
 	}
-	if err != nil {
-		return nil, notChanged(err)
-	}
-	base, err := w.readMetadata(ctx, at.MetadataLocation)
 	if err != nil {
 		return nil, notChanged(err)
 	}

@@ -112,7 +112,7 @@ func widen[F int8 | int16 | int32 | int64, T int32 | int64](mem memory.Allocator
 		in := arrow.GetData[F](from.Buffers()[1].Bytes())[from.Offset() : from.Offset()+n]
 		for i, v := range in {
 			if x := int64(v); (x > limit || x < -limit) && (validity == nil || bitutil.BitIsSet(validity.Bytes(), i)) {
-				return nil, fmt.Errorf("%w: row %d: %d as %s is out of the range of %s", mink.ErrInvalid, i, x, from.DataType(), to)
+				return nil, fmt.Errorf("%w: row %d of the batch: %d as %s is out of the range of %s, which ends 292,277 years from 1970; write another value over it, or trim the log past it", mink.ErrInvalid, i, x, from.DataType(), to)
 			}
 			out[i] = T(int64(v) * factor)
 		}

@@ -2,12 +2,14 @@ package lake
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/mink-project/mink/sdk/catalog"
@@ -23,8 +25,9 @@ const propertyPrefix = "mink."
 type Guard struct {
 	*Warehouse
 	// Owned says whether Mink still writes to the lake table of its table with that id;
-	// nil: always. A table that it gave up is anybody's.
-	Owned func(id mink.TableID) bool
+	// nil: always. A table that it gave up is anybody's. An error, when that is not known,
+	// ends the call.
+	Owned func(id mink.TableID) (bool, error)
 	// Pinned are lake snapshots that readers may still be reading; nil: none.
 	Pinned func(id mink.TableID) []int64
 }
@@ -37,13 +40,17 @@ func guarded(format string, args ...any) error {
 }
 
 // owner is the id of Mink's table that the metadata is of.
-func (g *Guard) owner(meta table.Metadata) (mink.TableID, bool) {
+func (g *Guard) owner(meta table.Metadata) (id mink.TableID, owned bool, err error) {
 	n, err := strconv.ParseInt(meta.Properties()[keyTableID], 10, 64)
 	if err != nil {
-		return 0, false
+		return 0, false, nil //nolint:nilerr // it is no table of Mink's
 	}
-	id := mink.TableID(n)
-	return id, g.Owned == nil || g.Owned(id)
+	id = mink.TableID(n)
+	if g.Owned == nil {
+		return id, true, nil
+	}
+	owned, err = g.Owned(id)
+	return id, owned, err
 }
 
 // Create makes a table of others.
@@ -131,7 +138,10 @@ func (g *Guard) checkWhole(ctx context.Context, id catalog.Identifier, advice st
 	if err != nil {
 		return nil, err
 	}
-	if owner, owned := g.owner(tbl.Metadata()); owned {
+	switch owner, owned, err := g.owner(tbl.Metadata()); {
+	case err != nil:
+		return nil, err
+	case owned:
 		return nil, guarded("it is the lake table of Mink's table %d; %s", owner, advice)
 	}
 	return tbl, nil
@@ -147,7 +157,10 @@ func (g *Guard) check(base, next table.Metadata) error {
 	if base == nil {
 		return checkProperties(nil, next.Properties())
 	}
-	owner, owned := g.owner(base)
+	owner, owned, err := g.owner(base)
+	if err != nil {
+		return err
+	}
 	if !owned {
 		if _, was := base.Properties()[keyTableID]; was {
 			return nil // given up by Mink
@@ -157,7 +170,7 @@ func (g *Guard) check(base, next table.Metadata) error {
 	for _, check := range []func(base, next table.Metadata) error{
 		func(base, next table.Metadata) error { return checkProperties(base.Properties(), next.Properties()) },
 		func(base, next table.Metadata) error { return checkPaths(base.Properties(), next.Properties()) },
-		checkShape, checkHistory,
+		checkShape, checkSchemas, checkHistory, checkRetention,
 	} {
 		if err := check(base, next); err != nil {
 			return err
@@ -220,6 +233,34 @@ func checkShape(base, next table.Metadata) error {
 		return guarded("its location cannot change: Mink writes at %s", base.Location())
 	case base.Version() != next.Version():
 		return guarded("its format version cannot change from %d: Mink writes that", base.Version())
+	}
+	return nil
+}
+
+// checkSchemas keeps older columns: files and readers of older snapshots have them.
+func checkSchemas(base, next table.Metadata) error {
+	for _, was := range base.Schemas() {
+		if !slices.ContainsFunc(next.Schemas(), func(is *iceberg.Schema) bool { return is.ID == was.ID && is.Equals(was) }) {
+			return guarded("schema %d cannot be removed: data files and readers of older snapshots have its columns", was.ID)
+		}
+	}
+	return nil
+}
+
+// checkRetention keeps how long snapshots of main stay: Mink expires them itself, and its
+// readers count on that.
+func checkRetention(base, next table.Metadata) error {
+	of := func(meta table.Metadata) string {
+		for name, ref := range meta.Refs() {
+			if name == table.MainBranch {
+				text, _ := json.Marshal([]any{ref.MaxRefAgeMs, ref.MaxSnapshotAgeMs, ref.MinSnapshotsToKeep}) // numbers or null
+				return string(text)
+			}
+		}
+		return "[null,null,null]"
+	}
+	if of(base) != of(next) {
+		return guarded("the retention of branch main cannot be changed: Mink expires its snapshots; use a branch or a tag of your own")
 	}
 	return nil
 }

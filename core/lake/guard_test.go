@@ -52,6 +52,7 @@ func TestOthersMayNotBreakMinksTables(t *testing.T) {
 		"moved":              {`[{"action":"set-location","location":"file:///w/lake/a/b"}]`, "location"},
 		"another format":     {`[{"action":"upgrade-format-version","format-version":3}]`, "format version"},
 		"main back":          {fmt.Sprintf(`[{"action":"set-snapshot-ref","ref-name":"main","type":"branch","snapshot-id":%d}]`, rounds[0]), "main"},
+		"main's retention":   {fmt.Sprintf(`[{"action":"set-snapshot-ref","ref-name":"main","type":"branch","snapshot-id":%d,"max-snapshot-age-ms":1,"min-snapshots-to-keep":1}]`, head), "retention"},
 		"main gone":          {`[{"action":"remove-snapshot-ref","ref-name":"main"}]`, "main"},
 		"newest round gone":  {fmt.Sprintf(`[{"action":"remove-snapshots","snapshot-ids":[%d]}]`, rounds[1]), fmt.Sprint(rounds[1])},
 		"history gone":       {fmt.Sprintf(`[{"action":"remove-snapshots","snapshot-ids":[%d,%d]}]`, rounds[0], rounds[1]), fmt.Sprint(rounds[1])},
@@ -63,6 +64,13 @@ func TestOthersMayNotBreakMinksTables(t *testing.T) {
 		if !errors.Is(err, lake.ErrGuarded) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	unsure := &lake.Guard{Warehouse: o.w, Owned: func(mink.TableID) (bool, error) { return false, catalog.ErrUnavailable }}
+	if err := unsure.Drop(t.Context(), orders, false); !errors.Is(err, catalog.ErrUnavailable) {
+		t.Errorf("dropped by a node that does not know whose it is: %v", err)
+	}
+	if _, err := unsure.Commit(t.Context(), orders, nil, []table.Update{table.NewRemovePropertiesUpdate([]string{"mink.offsets"})}); !errors.Is(err, catalog.ErrUnavailable) {
+		t.Errorf("changed by a node that does not know whose it is: %v", err)
 	}
 	if err := g.Drop(t.Context(), orders, false); !errors.Is(err, lake.ErrGuarded) || !strings.Contains(err.Error(), "table 7") {
 		t.Error(err)
@@ -155,11 +163,25 @@ func TestOthersMayAppendAndExpireMinksTables(t *testing.T) {
 	}
 }
 
+// Files and readers of older snapshots have older columns.
+func TestOthersMayNotRemoveSchemas(t *testing.T) {
+	o := newWorld(t)
+	tbl, _ := minkTable(t, o)
+	wider := iceberg.NewSchemaWithIdentifiers(1, nil, append(tbl.Schema().Fields(), iceberg.NestedField{ID: tbl.Metadata().LastColumnID() + 1, Name: "more", Type: iceberg.PrimitiveTypes.String})...)
+	if _, err := o.w.Commit(t.Context(), orders, nil, []table.Update{table.NewAddSchemaUpdate(wider), table.NewSetCurrentSchemaUpdate(-1)}); err != nil {
+		t.Fatal(err)
+	}
+	g := &lake.Guard{Warehouse: o.w}
+	if _, err := g.Commit(t.Context(), orders, nil, []table.Update{table.NewRemoveSchemasUpdate([]int{tbl.Schema().ID})}); !errors.Is(err, lake.ErrGuarded) || !strings.Contains(err.Error(), "schema") {
+		t.Error(err)
+	}
+}
+
 // A table that Mink does not write to any more is anybody's.
 func TestATableThatMinkGaveUpMayBeDropped(t *testing.T) {
 	o := newWorld(t)
 	minkTable(t, o)
-	g := &lake.Guard{Warehouse: o.w, Owned: func(mink.TableID) bool { return false }}
+	g := &lake.Guard{Warehouse: o.w, Owned: func(mink.TableID) (bool, error) { return false, nil }}
 	if _, err := g.Commit(t.Context(), orders, nil, []table.Update{table.NewRemovePropertiesUpdate([]string{"mink.offsets"})}); err != nil {
 		t.Error(err)
 	}

@@ -30,6 +30,9 @@ var codecs = []struct {
 	{table.MetadataCompressionCodecNone, []string{".metadata.json"}},
 }
 
+// errMissing: damage, unless the catalog names another file by now.
+var errMissing = errors.New("is missing")
+
 // readMetadata reads a metadata file, or remembers it.
 func (w *Warehouse) readMetadata(ctx context.Context, location string) (table.Metadata, error) {
 	if meta, ok := w.parsed.get(location); ok {
@@ -37,7 +40,7 @@ func (w *Warehouse) readMetadata(ctx context.Context, location string) (table.Me
 	}
 	packed, err := w.files.With(ctx).ReadFile(location)
 	if errors.Is(err, catalog.ErrNotExist) {
-		return nil, fmt.Errorf("metadata file %s, which the catalog names, is missing: %w", location, catalog.ErrCorrupt)
+		return nil, fmt.Errorf("metadata file %s, which the catalog names, %w: %w", location, errMissing, catalog.ErrCorrupt)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("metadata file: %w", err)

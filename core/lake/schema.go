@@ -134,10 +134,7 @@ func PartitionSpec(s *schema.Schema, ice *iceberg.Schema, partitionKeys, bucketK
 		}
 		transform := iceberg.BucketTransform{NumBuckets: int(buckets)}
 		if t, err := icebergType(c.Type, c.Name); err == nil && transform.CanTransform(t) {
-			name := c.Name + "_bucket"
-			for s.Index(name) >= 0 {
-				name += "_"
-			}
+			name := c.Name + schema.LakeBucketSuffix // no column's: Descriptor.CheckLake
 			options = append(options, iceberg.AddPartitionFieldByName(c.Name, name, transform, ice, nil))
 		}
 	}

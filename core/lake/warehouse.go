@@ -91,18 +91,28 @@ func (w *Warehouse) Key(location string) (string, error) { return w.files.root.K
 // Load answers a table as it is now, for one read of the catalog; metadata that was
 // seen before is not read again. mink.ErrNotExist.
 func (w *Warehouse) Load(ctx context.Context, id catalog.Identifier) (*table.Table, error) {
-	got, err := w.catalog.LoadTable(ctx, catalog.LoadTableRequest{Table: id})
+	got, meta, err := w.look(ctx, id)
 	if errors.Is(err, catalog.ErrNotExist) {
 		return nil, fmt.Errorf("lake table %s %w (%w)", id, mink.ErrNotExist, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lake table %s: %w", id, err)
 	}
-	meta, err := w.metadata(ctx, got)
-	if err != nil {
-		return nil, fmt.Errorf("lake table %s: %w", id, err)
-	}
 	return w.bind(id, meta, got.MetadataLocation), nil
+}
+
+// look asks the catalog, and reads what it names. Commits may have removed the file in between,
+// where old metadata is deleted: then the catalog names another one.
+func (w *Warehouse) look(ctx context.Context, id catalog.Identifier) (got catalog.LoadTableResponse, meta table.Metadata, err error) {
+	for before := ""; ; before = got.MetadataLocation {
+		if got, err = w.catalog.LoadTable(ctx, catalog.LoadTableRequest{Table: id}); err != nil {
+			return got, nil, err
+		}
+		meta, err = w.metadata(ctx, got)
+		if !errors.Is(err, errMissing) || got.MetadataLocation == before {
+			return got, meta, err
+		}
+	}
 }
 
 // metadata is what a catalog's answer says of the table: the document, or the file.

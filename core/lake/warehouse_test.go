@@ -491,3 +491,41 @@ func TestPurgeDeletesOneTablesFilesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A metadata file that commits of others removed between the catalog's answer and its reading
+// is no damage: the catalog names another one by then.
+func TestAMetadataFileThatWentMeanwhile(t *testing.T) {
+	o := newWorld(t)
+	old := o.create(t, iceberg.Properties{})
+	other, faulty := o.another(t) // it has seen nothing yet
+	answers := 0
+	faulty.After = func(call string) error {
+		if answers++; call != "LoadTable" || answers > 1 {
+			return nil
+		}
+		if _, err := o.w.Commit(t.Context(), orders, nil, []table.Update{table.NewSetPropertiesUpdate(iceberg.Properties{"a": "b"})}); err != nil {
+			t.Fatal(err)
+		}
+		key, err := o.w.Key(old.MetadataLocation())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.store.DeleteBatch(t.Context(), []string{key}); err != nil {
+			t.Fatal(err)
+		}
+		return nil
+	}
+	tbl, err := other.Load(t.Context(), orders)
+	if err != nil || tbl.Properties()["a"] != "b" || answers != 2 {
+		t.Fatalf("%v after %d answers of the catalog", err, answers)
+	}
+	key, _ := o.w.Key(tbl.MetadataLocation())
+	if _, err := o.store.DeleteBatch(t.Context(), []string{key}); err != nil {
+		t.Fatal(err)
+	}
+	third, faulty := o.another(t)
+	faulty.After = func(string) error { answers++; return nil }
+	if _, err := third.Load(t.Context(), orders); !errors.Is(err, catalog.ErrCorrupt) || answers != 4 {
+		t.Fatalf("a file that is missing: %v, after %d answers", err, answers)
+	}
+}

@@ -12,6 +12,9 @@ import (
 // version 2, can keep: microseconds.
 const LakeTimeDigits = 6
 
+// LakeBucketSuffix behind a bucket key is the name of the lake's partition field of it.
+const LakeBucketSuffix = "_bucket"
+
 // lakeNames are the reserved field names of Iceberg's specification ("Reserved Field
 // IDs"), and of the metadata columns of its readers.
 var lakeNames = []string{
@@ -29,7 +32,17 @@ var lakeNames = []string{
 //	FLOAT, DOUBLE partition keys   a file's partition value must equal itself
 //	Iceberg's own column names     readers take "_file", "_row_id" and the like for theirs
 //	names that collide as paths    "a.b" beside a field b of a: Iceberg finds fields by path
+//	the bucket field's name        "id_bucket" where id is the bucket key: engines on Java load no such table
+//	databases "a..b", ".a"         a namespace's levels have names
 func (d *Descriptor) CheckLake() error {
+	if slices.Contains(strings.Split(d.Database, "."), "") {
+		return fmt.Errorf("table %s: %w by the lake: the database's name has an empty level between its dots, and a namespace's levels have names; make the table in another database", d.Name(), mink.ErrUnsupported)
+	}
+	if len(d.BucketKeys) == 1 {
+		if name := d.BucketKeys[0] + LakeBucketSuffix; d.Schema.Index(name) >= 0 {
+			return fmt.Errorf("table %s: %w", d.Name(), lakeError(name, "the lake's partitions by the bucket key %q have that name; rename the column", d.BucketKeys[0]))
+		}
+	}
 	position := len(d.PrimaryKey) > 0 && d.Options[optionLakeDeletes] != string(EqualityDeletes)
 	for _, c := range d.Schema.Columns {
 		if slices.Contains(lakeNames, strings.ToLower(c.Name)) {

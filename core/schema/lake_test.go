@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ func TestCheckLakeNamesTheColumnThatCannotBeKept(t *testing.T) {
 		key        string
 		partitions []string
 		deletes    string
+		database   string // "": d
 		bad        string // the column that the error names; "": fine
 	}{
 		{pairs: []string{"a", "TIME(6)", "b", "TIMESTAMP(9)", "c", "DOUBLE"}},
@@ -29,8 +31,13 @@ func TestCheckLakeNamesTheColumnThatCannotBeKept(t *testing.T) {
 		{pairs: []string{"k", "DOUBLE"}, key: "k"},
 		{pairs: []string{"p", "FLOAT"}, partitions: []string{"p"}, bad: `"p"`},
 		{pairs: []string{"a.b", "INT", "a", "ROW<b INT>"}, bad: `"a.b"`},
+		{pairs: []string{"k", "INT", "k_bucket", "INT"}, key: "k", bad: `"k_bucket"`},
+		{pairs: []string{"k", "INT", "x_bucket", "INT"}, key: "k"},
+		{pairs: []string{"k", "INT"}, database: "a..b", bad: "empty level"},
+		{pairs: []string{"k", "INT"}, database: ".a", bad: "empty level"},
+		{pairs: []string{"k", "INT"}, database: "a.b"},
 	} {
-		d := &schema.Descriptor{Database: "d", Table: "t", PartitionKeys: c.partitions, Options: map[string]string{}}
+		d := &schema.Descriptor{Database: cmp.Or(c.database, "d"), Table: "t", PartitionKeys: c.partitions, Options: map[string]string{}}
 		for i := 0; i < len(c.pairs); i += 2 {
 			typ, err := schema.ParseType(c.pairs[i+1])
 			if err != nil {
@@ -39,7 +46,7 @@ func TestCheckLakeNamesTheColumnThatCannotBeKept(t *testing.T) {
 			d.Schema.Columns = append(d.Schema.Columns, schema.Column{Name: c.pairs[i], Type: typ})
 		}
 		if c.key != "" {
-			d.PrimaryKey = []string{c.key}
+			d.PrimaryKey, d.BucketKeys = []string{c.key}, []string{c.key}
 		}
 		if c.deletes != "" {
 			d.Options["lake_deletes"] = c.deletes

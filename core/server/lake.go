@@ -179,15 +179,18 @@ func (p *parts) sinkStates(ctx context.Context, state *cluster.State) ([]storesc
 	return out, nil
 }
 
-// tieredToLake says whether Mink writes a table to the lake. Before the node has a view
-// everything of Mink's is taken for that.
-func (p *parts) tieredToLake(id mink.TableID) bool {
+// tieredToLake says whether Mink writes a table to the lake. A table that the node's view has
+// not heard of may have been made elsewhere just now: catalog.ErrUnavailable.
+func (p *parts) tieredToLake(id mink.TableID) (bool, error) {
 	view := p.replica.View()
 	if view == nil {
-		return true
+		return false, fmt.Errorf("%w: this node has no metadata yet, and cannot tell whether Mink writes the table", catalog.ErrUnavailable)
+	}
+	if _, found := view.Table(id); !found && !view.TableGone(id) {
+		return false, fmt.Errorf("%w: this node has not heard of Mink's table %d yet, and cannot tell whether Mink writes it", catalog.ErrUnavailable, id)
 	}
 	_, ok := view.Tiering(id, cluster.LakeSink)
-	return ok
+	return ok, nil
 }
 
 // pinnedInLake are the lake snapshots of a table that readers may still have.

@@ -34,6 +34,8 @@ type Read struct {
 	BatchRows int
 	// Files that are read side by side; 0: 1. Each may hold a file's rows in memory.
 	Files int
+	// DeleteBytes bounds what equality deletes take in memory, about; 0: nothing does.
+	DeleteBytes int64
 	// NoPushdown evaluates the filter on all rows.
 	NoPushdown bool
 }
@@ -41,7 +43,7 @@ type Read struct {
 // Read yields the rows that are left of the snapshot, in no particular order. The batches
 // are released after the step; retain them to keep them. An error is the last thing
 // yielded. Data that the table's types cannot have, and deletes that contradict each
-// other, wrap mink.ErrCorrupt.
+// other, wrap mink.ErrCorrupt; equality deletes beyond Read.DeleteBytes mink.ErrTooLarge.
 func (s *Snapshot) Read(ctx context.Context, r Read) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		if err := s.read(ctx, r, yield); err != nil {
@@ -64,8 +66,17 @@ func (s *Snapshot) read(ctx context.Context, r Read, yield func(arrow.RecordBatc
 	if err != nil {
 		return err
 	}
-	if more, err := p.run(ctx, scan, own, nil, yield); err != nil || !more {
+	together, err := groups(own, r.DeleteBytes)
+	if err != nil {
 		return err
+	}
+	if _, err := groups(foreign, r.DeleteBytes); err != nil {
+		return err
+	}
+	for _, group := range together {
+		if more, err := p.run(ctx, scan, group, nil, yield); err != nil || !more {
+			return err
+		}
 	}
 	// One file at a time, so that rows are known by their file where buckets take turns.
 	for _, t := range foreign {
