@@ -251,6 +251,7 @@ func (t *txn) dropPartition(c *clusterpb.DropPartition) *clusterpb.Result {
 		r.Message = okNote("partition %q of table %d is closed, and dropped once its sinks have it: %s", p.Values, p.Table, why).GetMessage()
 		return r
 	}
+	t.rememberFormer(p)
 	t.removePartition(p)
 	t.settle()
 	return okID(int64(p.ID))

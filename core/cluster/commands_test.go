@@ -340,7 +340,7 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 
 var simDescriptors = func() (list []*schema.Descriptor) {
 	for i, name := range []string{"t1", "t2", "t3", "t4"} {
-		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), inLake(descriptor("d2", name, 2, i == 2, i == 3)))
+		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), inLake(descriptor("d2", name, 2, i == 2 || i == 0, i == 3 || i == 0)))
 	}
 	return list
 }()

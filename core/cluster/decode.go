@@ -88,8 +88,10 @@ func (d *decoder) body(r *clusterpb.Record) (int, error) {
 		return 18, d.tieredBucket(k.TieredBucket)
 	case *clusterpb.Record_DroppedSink:
 		return 19, d.droppedSink(k.DroppedSink)
+	case *clusterpb.Record_FormerPartition:
+		return 20, d.formerPartition(k.FormerPartition)
 	case *clusterpb.Record_Dedup:
-		return 20, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
+		return 21, insertMap(&d.t.s.dedup, mink.NodeEpoch(k.Dedup.GetEpoch()), &dedupEntry{counter: k.Dedup.GetCounter(), results: k.Dedup.GetResults()})
 	}
 	return 0, fmt.Errorf("record of an unknown kind: %w", mink.ErrUnsupported)
 }

@@ -195,7 +195,7 @@ func sameContent(a, b *State, dedup bool) bool {
 		a.partitions == b.partitions && a.streams == b.streams && a.objects == b.objects && a.parked == b.parked &&
 		a.destroyed == b.destroyed && a.producers == b.producers && a.groups == b.groups && a.groupOffsets == b.groupOffsets &&
 		a.kv == b.kv && a.kvDestroyed == b.kvDestroyed && a.autoIncrement == b.autoIncrement &&
-		a.tierings == b.tierings && a.tiered == b.tiered && a.droppedSinks == b.droppedSinks && (!dedup || a.dedup == b.dedup)
+		a.tierings == b.tierings && a.tiered == b.tiered && a.droppedSinks == b.droppedSinks && a.former == b.former && (!dedup || a.dedup == b.dedup)
 }
 
 func (m *sim) judge(before, after *State, b *clusterpb.Batch, results []*clusterpb.Result) error {
@@ -495,7 +495,7 @@ func TestSimulationNoticesFaults(t *testing.T) {
 		"ends of a lost time line": {noLostEnds: true}, "removal of a living node": {removeEarly: true},
 		"sinks' fences of a lost time line": {fenceBack: true}, "stopped sinks": {keepStopped: true},
 		"lease of rounds": {noRoundLease: true}, "base of rounds": {noBaseRound: true}, "round once": {roundTwice: true}, "ends back": {endsBack: true}, "ends ahead": {endsAhead: true},
-		"trim bound of sinks": {noTierBound: true}, "read grace": {noReadGrace: true}, "ends of dropped partitions": {keepTiered: true},
+		"trim bound of sinks": {noTierBound: true}, "read grace": {noReadGrace: true}, "ends of dropped partitions": {keepTiered: true}, "former partitions": {forgetFormer: true},
 		"early drop of partitions": {dropEarly: true}, "gaps": {noGaps: true},
 	} {
 		found := false

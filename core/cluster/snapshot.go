@@ -90,7 +90,7 @@ func (e *encoder) header(s *State) {
 	for g := range s.Groups() {
 		records += (g.Offsets + groupOffsetsPerRecord - 1) / groupOffsetsPerRecord
 	}
-	records += s.kv.len() + s.kvDestroyed.len() + s.autoIncrement.len() + s.tierings.len() + s.tiered.len() + s.droppedSinks.len()
+	records += s.kv.len() + s.kvDestroyed.len() + s.autoIncrement.len() + s.tierings.len() + s.tiered.len() + s.droppedSinks.len() + s.former.len()
 	for _, b := range s.kv.all() {
 		records += len(b.Snapshots)
 	}

@@ -61,7 +61,7 @@ func smallState(t testing.TB) *State {
 		for _, w := range s.wals.all() {
 			lost = lost || len(w.lost) > 0
 		}
-		if s.tiered.len() > 0 && s.droppedSinks.len() > 0 && hasRounds(s) && s.kv.len() > 0 && s.kvDestroyed.len() > 0 && s.autoIncrement.len() > 0 && s.streams.len() > 2 && s.parked.len() > 0 && s.destroyed.len() > 0 && s.producers.len() > 0 && s.groupOffsets.len() > 0 && s.dedup.len() > 0 && lost {
+		if s.tiered.len() > 0 && s.droppedSinks.len() > 0 && s.former.len() > 0 && hasRounds(s) && s.kv.len() > 0 && s.kvDestroyed.len() > 0 && s.autoIncrement.len() > 0 && s.streams.len() > 2 && s.parked.len() > 0 && s.destroyed.len() > 0 && s.producers.len() > 0 && s.groupOffsets.len() > 0 && s.dedup.len() > 0 && lost {
 			return s
 		}
 	}

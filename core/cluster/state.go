@@ -199,6 +199,7 @@ type State struct {
 	tierings     pset[*Tiering]
 	tiered       pset[*tieredBucket] // of tables with a Tiering
 	droppedSinks pset[*DroppedSink]
+	former       pset[*formerPartition]
 
 	dedup pmap[mink.NodeEpoch, *dedupEntry]
 
@@ -234,6 +235,7 @@ type faults struct {
 	noReadGrace  bool // trims wait for the last round only
 	dropEarly    bool // a partition is dropped before sinks have it
 	noGaps       bool // what sinks are given up lack is not noted
+	forgetFormer bool // a partition that is made again knows nothing of the one before
 	keepTiered   bool // a dropped partition's ends at a sink stay
 }
 
@@ -274,6 +276,7 @@ func NewState() *State {
 		tierings:     newPset(lessTiering),
 		tiered:       newPset(lessTiered),
 		droppedSinks: newPset(lessDroppedSink),
+		former:       newPset(lessFormer),
 
 		dedup: newPmap[mink.NodeEpoch, *dedupEntry](),
 	}
@@ -289,7 +292,7 @@ func (s *State) freeze() {
 	s.producers.fresh, s.dedup.fresh = false, false
 	s.groups.fresh, s.groupSlots.fresh, s.groupOffsets.fresh, s.groupsOf.fresh = false, false, false, false
 	s.kv.fresh, s.kvDestroyed.fresh, s.autoIncrement.fresh = false, false, false
-	s.tierings.fresh, s.tiered.fresh, s.droppedSinks.fresh = false, false, false
+	s.tierings.fresh, s.tiered.fresh, s.droppedSinks.fresh, s.former.fresh = false, false, false, false
 }
 
 func compareID(a, b plan.ObjectID) int {

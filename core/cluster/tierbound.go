@@ -122,6 +122,12 @@ func (s *State) checkTiering() error {
 			}
 		}
 	}
+	for f := range s.former.all() {
+		table, found := s.tables.get(f.table)
+		if !found || len(table.Descriptor.PrimaryKey) == 0 || !s.EverTiered(f.table, f.sink) {
+			return fmt.Errorf("sink %q has a former partition %q of table %d, which is no primary-key table there", f.sink, f.values, f.table)
+		}
+	}
 	for d := range s.droppedSinks.all() {
 		if d.Table <= 0 || d.Table >= s.nextTable || d.index > s.index || d.DroppedMs > s.timeMs {
 			return fmt.Errorf("table %d was dropped at sink %q at index %d, the state is at %d", d.Table, d.Sink, d.index, s.index)

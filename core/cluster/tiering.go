@@ -107,6 +107,26 @@ type tieredBucket struct {
 	gaps []plan.Gap
 	// finished: the partition is closed and nothing follows the log's end, says its leader.
 	finished bool
+	// remade: of a primary-key table; the sink has rows of an earlier partition of the same
+	// values, so that a key which is inserted here may be there.
+	remade bool
+}
+
+// formerPartition is a dropped partition of a primary-key table. A sink keeps its rows.
+// Immutable.
+type formerPartition struct {
+	table  mink.TableID
+	sink   string
+	values []string
+	key    string // partitionKey
+}
+
+func newFormer(table mink.TableID, sink string, values []string) *formerPartition {
+	return &formerPartition{table, sink, values, partitionKey(table, values)}
+}
+
+func lessFormer(a, b *formerPartition) bool {
+	return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.sink, b.sink), cmp.Compare(a.key, b.key)) < 0
 }
 
 type tieredEnd struct {
@@ -260,6 +280,9 @@ func (t *txn) tierBucket(st *plan.Stream, table *Table, name string) {
 	old, found := t.s.tiered.get(&tieredBucket{stream: st.ID, sink: name})
 	keyed := len(table.Descriptor.PrimaryKey) > 0
 	b := tieredBucket{stream: st.ID, sink: name, start: st.Start}
+	if p, there := t.s.partitions.get(st.Bucket.Partition); there && keyed && !t.s.faults.forgetFormer {
+		_, b.remade = t.s.former.get(newFormer(table.ID, name, p.Values))
+	}
 	switch {
 	case found: // also without an end: the sink may have rounds that were not recorded
 		b.base, b.ends, b.gaps, b.finished = old.base, old.ends, old.gaps, old.finished
@@ -278,6 +301,20 @@ func (t *txn) tierStreams(table *Table, ids []mink.StreamID) {
 		for _, id := range ids {
 			st, _ := t.s.streams.get(id)
 			t.tierBucket(st, table, s.Sink)
+		}
+	}
+}
+
+// rememberFormer notes for every sink that the table ever had that rows of a partition stay
+// there.
+func (t *txn) rememberFormer(p *Partition) {
+	table, found := t.s.tables.get(p.Table)
+	if !found || len(table.Descriptor.PrimaryKey) == 0 {
+		return
+	}
+	for _, name := range sinkNames() {
+		if t.s.EverTiered(p.Table, name) {
+			t.s.former.set(newFormer(p.Table, name, p.Values))
 		}
 	}
 }
@@ -303,6 +340,9 @@ func (t *txn) forgetSink(table *Table, s *Tiering) {
 	t.s.tierings.del(s)
 	for st := range t.s.streamsOfTable(table.ID) {
 		t.s.tiered.del(&tieredBucket{stream: st.ID, sink: s.Sink})
+	}
+	for _, f := range slices.Collect(t.s.formerOf(table.ID, s.Sink)) {
+		t.s.former.del(f)
 	}
 	t.s.droppedSinks.set(&DroppedSink{
 		Table: table.ID, Sink: s.Sink, Database: table.Descriptor.Database, Name: table.Descriptor.Table, Descriptor: table.Descriptor,
@@ -576,6 +616,24 @@ func (t *txn) forgetDroppedSink(c *clusterpb.ForgetDroppedSink) *clusterpb.Resul
 	}
 	t.s.droppedSinks.del(&DroppedSink{Table: mink.TableID(c.GetTable()), Sink: c.GetSink()})
 	return ok()
+}
+
+// formerOf are a table's dropped partitions that a sink has.
+func (s *State) formerOf(table mink.TableID, sink string) iter.Seq[*formerPartition] {
+	return func(yield func(*formerPartition) bool) {
+		for f := range s.former.from(&formerPartition{table: table, sink: sink}) {
+			if f.table != table || f.sink != sink || !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// Remade reports that the sink has rows of an earlier partition of the same values as this
+// one of a primary-key table: keys that are inserted into the bucket may be there.
+func (s *State) Remade(sink string, bucket mink.BucketRef) bool {
+	b, found := s.tieredBucket(sink, bucket)
+	return found && b.remade
 }
 
 // tieredOf are what is known of a stream at all sinks, by name.

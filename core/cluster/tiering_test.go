@@ -94,6 +94,8 @@ type tierModel struct {
 	seen   map[mink.TableID][]modelRound
 	bases  map[mink.StreamID]mink.Offset
 	ends   map[mink.StreamID]mink.Offset // the highest ever
+	// values of dropped partitions of primary-key tables whose sink keeps the rows
+	former map[mink.TableID][]string
 	// stopped with a time line, and not begun anew since
 	stopped map[mink.TableID]bool
 }
@@ -106,7 +108,7 @@ type modelRound struct {
 }
 
 func newTierModel() tierModel {
-	return tierModel{seen: map[mink.TableID][]modelRound{}, bases: map[mink.StreamID]mink.Offset{}, ends: map[mink.StreamID]mink.Offset{}, stopped: map[mink.TableID]bool{}}
+	return tierModel{seen: map[mink.TableID][]modelRound{}, bases: map[mink.StreamID]mink.Offset{}, ends: map[mink.StreamID]mink.Offset{}, stopped: map[mink.TableID]bool{}, former: map[mink.TableID][]string{}}
 }
 
 // compare checks who records a round, that ends only rise, that nothing is trimmed
@@ -125,6 +127,9 @@ func (k *tierModel) compare(before, after *State, b *clusterpb.Batch, results []
 		}
 	}
 	if err := k.dropped(before, after, b); err != nil {
+		return err
+	}
+	if err := k.remade(before, after, b); err != nil {
 		return err
 	}
 	if err := k.gaps(before, after, b); err != nil {
@@ -206,10 +211,43 @@ func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
 func (k *tierModel) anew(after *State, table mink.TableID) {
 	delete(k.seen, table)
 	delete(k.stopped, table)
+	delete(k.former, table)
 	for st := range after.streamsOfTable(table) {
 		delete(k.bases, st.ID)
 		delete(k.ends, st.ID)
 	}
+}
+
+// remade: a partition of a primary-key table whose values were dropped before says so.
+func (k *tierModel) remade(before, after *State, b *clusterpb.Batch) error {
+	if before.partitions == after.partitions && before.tiered == after.tiered {
+		return nil
+	}
+	if len(b.Commands) > 1 { // what came first in it is not looked at
+		clear(k.former)
+		for f := range after.former.all() {
+			k.former[f.table] = append(k.former[f.table], fmt.Sprint(f.values))
+		}
+	}
+	for id, p := range before.partitions.all() {
+		_, there := after.Partition(id)
+		table, found := after.Table(p.Table)
+		if len(b.Commands) > 1 || there || !found || len(table.Descriptor.PrimaryKey) == 0 || !before.EverTiered(p.Table, LakeSink) || !after.EverTiered(p.Table, LakeSink) {
+			continue
+		}
+		k.former[p.Table] = append(k.former[p.Table], fmt.Sprint(p.Values))
+	}
+	for b := range after.tiered.all() {
+		st, _ := after.Stream(b.stream)
+		p, _ := after.Partition(st.Bucket.Partition)
+		if len(k.former[p.Table]) == 0 && !b.remade {
+			continue
+		}
+		if table, _ := after.Table(p.Table); b.remade != (len(table.Descriptor.PrimaryKey) > 0 && slices.Contains(k.former[p.Table], fmt.Sprint(p.Values))) {
+			return fmt.Errorf("partition %d %q of table %d at sink %q: made again: %t, dropped before were %q", p.ID, p.Values, p.Table, b.sink, b.remade, k.former[p.Table])
+		}
+	}
+	return nil
 }
 
 // gaps: what may be missing was given up by name, or let go of while the sink was off.
@@ -397,6 +435,9 @@ func dumpTiering(s *State) (out []string) {
 		}
 		if b.finished {
 			ends = append(ends, "finished")
+		}
+		if b.remade {
+			ends = append(ends, "remade")
 		}
 		out = append(out, strings.TrimRight(fmt.Sprintf("tiered %d to %s base=%d ends %s", b.stream, b.sink, b.base, strings.Join(ends, " ")), " "))
 	}

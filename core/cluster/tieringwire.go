@@ -73,7 +73,7 @@ func (e *encoder) tiering(s *State) {
 		e.put(&clusterpb.Record{Kind: &clusterpb.Record_Tiering{Tiering: r}})
 	}
 	for b := range s.tiered.all() {
-		r := &clusterpb.TieredBucket{Stream: int64(b.stream), Sink: b.sink, Base: int64(b.base), Start: int64(b.start), Finished: b.finished}
+		r := &clusterpb.TieredBucket{Stream: int64(b.stream), Sink: b.sink, Base: int64(b.base), Start: int64(b.start), Finished: b.finished, Remade: b.remade}
 		for _, end := range b.ends {
 			r.Rounds, r.Ends = append(r.Rounds, end.round), append(r.Ends, int64(end.end))
 		}
@@ -87,6 +87,15 @@ func (e *encoder) tiering(s *State) {
 			Table: int64(d.Table), Sink: d.Sink, Descriptor_: d.descriptor, DroppedMs: d.DroppedMs, Index: d.index,
 		}}})
 	}
+	for f := range s.former.all() {
+		e.put(&clusterpb.Record{Kind: &clusterpb.Record_FormerPartition{FormerPartition: &clusterpb.FormerPartition{
+			Table: int64(f.table), Sink: f.sink, Values: f.values,
+		}}})
+	}
+}
+
+func (d *decoder) formerPartition(r *clusterpb.FormerPartition) error {
+	return insertSet(&d.t.s.former, newFormer(mink.TableID(r.GetTable()), r.GetSink(), r.GetValues()), nil)
 }
 
 func (d *decoder) tiering(r *clusterpb.Tiering) error {
@@ -101,7 +110,7 @@ func (d *decoder) tiering(r *clusterpb.Tiering) error {
 }
 
 func (d *decoder) tieredBucket(r *clusterpb.TieredBucket) error {
-	b := &tieredBucket{stream: mink.StreamID(r.GetStream()), sink: r.GetSink(), base: mink.Offset(r.GetBase()), start: mink.Offset(r.GetStart()), finished: r.GetFinished()}
+	b := &tieredBucket{stream: mink.StreamID(r.GetStream()), sink: r.GetSink(), base: mink.Offset(r.GetBase()), start: mink.Offset(r.GetStart()), finished: r.GetFinished(), remade: r.GetRemade()}
 	if len(r.GetRounds()) != len(r.GetEnds()) {
 		return corrupt("stream %d at sink %q: %d rounds and %d ends", b.stream, b.sink, len(r.GetRounds()), len(r.GetEnds()))
 	}

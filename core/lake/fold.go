@@ -15,6 +15,7 @@ import (
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/keyenc"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/sink"
 )
 
 // fold makes one change of each key out of a bucket's changes in a round, in the
@@ -207,6 +208,7 @@ func (f *fold) emit(ctx context.Context, out output) error {
 
 // put gives folded changes to out, whose rows are in one batch.
 func (f *fold) put(ctx context.Context, entries []change, rows arrow.RecordBatch, out output) error {
+	sink.Progress(ctx)
 	var live, dead []int32
 	for _, e := range entries {
 		if e.first != mink.ChangeInsert {

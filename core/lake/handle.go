@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -167,6 +169,7 @@ func (t *lakeTable) commit(ctx context.Context, req sink.CommitRequest) (string,
 	var files []iceberg.DataFile
 	var replaced []string
 	var note stagedNote
+	again := replan{t: t}
 	for try := 1; ; try++ {
 		tbl, err := t.load(ctx)
 		if err != nil {
@@ -176,11 +179,15 @@ func (t *lakeTable) commit(ctx context.Context, req sink.CommitRequest) (string,
 		if err != nil {
 			return "", err
 		}
+		last = t.living(last, req)
 		replay, err := last.Check(req)
 		if err != nil || replay {
 			return last.Snapshot, err
 		}
 		if try == 1 {
+			if err := again.admits(ctx, tbl, req); err != nil {
+				return "", err
+			}
 			if note, files, replaced, err = t.claim(ctx, tbl, req); err != nil {
 				return "", err
 			}
@@ -188,7 +195,14 @@ func (t *lakeTable) commit(ctx context.Context, req sink.CommitRequest) (string,
 		if err := t.fits(tbl, note); err != nil {
 			return "", err
 		}
-		snapshot, err := t.commitOn(ctx, tbl, last.After(req, ""), files, replaced)
+		put, err := again.onto(ctx, tbl, note, files)
+		if err != nil {
+			return "", err
+		}
+		snapshot, err := t.commitOn(ctx, tbl, last.After(req, ""), put, replaced)
+		if err == nil {
+			again.tidy(ctx, req.Round)
+		}
 		if err == nil || !errors.Is(err, sink.ErrConflict) || errors.Is(err, sink.ErrUnknownOutcome) || try == commitTries {
 			return snapshot, err
 		}
@@ -223,10 +237,23 @@ func (t *lakeTable) fits(tbl *table.Table, note stagedNote) error {
 	if len(t.spec.PrimaryKey) > 0 && tbl.Metadata().DefaultPartitionSpec() != note.Spec {
 		return fmt.Errorf("%w: another engine changed the partition spec: deletes would miss the files that it writes; set the spec with id %d again", sink.ErrCorrupt, note.Spec)
 	}
-	if current := tbl.CurrentSnapshot(); note.Pinned && current != nil && current.SnapshotID != note.Planned {
-		return fmt.Errorf("%w: position deletes or a compaction were planned on snapshot %d, the current one is %d", sink.ErrConflict, note.Planned, current.SnapshotID)
+	if current := tbl.CurrentSnapshot(); note.Replaced > 0 && current != nil && current.SnapshotID != note.Planned {
+		return fmt.Errorf("%w: a compaction was planned on snapshot %d, the current one is %d", sink.ErrConflict, note.Planned, current.SnapshotID)
 	}
 	return nil
+}
+
+// living forgets the ends of partitions that are gone, but for those of the round: they never
+// come back, and what a table can have is bounded (sink.RangesMax).
+func (t *lakeTable) living(c sink.Committed, req sink.CommitRequest) sink.Committed {
+	if t.sink.cfg.Gone == nil {
+		return c
+	}
+	c = c.Clone()
+	maps.DeleteFunc(c.Ends, func(b mink.BucketRef, _ mink.Offset) bool {
+		return t.sink.cfg.Gone(b.Partition) && !slices.ContainsFunc(req.Ranges, func(r sink.Range) bool { return r.Bucket == b })
+	})
+	return c
 }
 
 // once is the catalog of one attempt: what the library asks for is committed at

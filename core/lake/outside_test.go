@@ -82,41 +82,116 @@ func TestOutsideCommitsBetweenRoundsAreCarriedAlong(t *testing.T) {
 	}
 }
 
-// TestOutsideCommitWhileARoundIsPrepared: equality deletes are of whatever is
-// older, positions only of what was seen.
+// TestOutsideCommitWhileARoundIsPrepared: equality deletes are of whatever is older, positions
+// are looked up again: in files that another engine compacted, and in those that it added.
 func TestOutsideCommitWhileARoundIsPrepared(t *testing.T) {
 	for _, deletes := range []string{deletesEquality, deletesPosition} {
 		for _, during := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/duringCommit=%t", deletes, during), func(t *testing.T) {
 				o := newOne(t, sink.TableSpec{PrimaryKey: []string{"k"}, Options: map[string]string{optionDeletes: deletes}}, SinkConfig{}, "k", "INT", "x", "STRING")
 				o.open()
-				o.round(row{"+I", `{"k":1,"x":"a"}`}, row{"+I", `{"k":2,"x":"a"}`})
-				req := o.prepare(bucket0, nil, row{"+U", `{"k":1,"x":"b"}`})
-				if during {
-					o.w.before = func([]table.Requirement, []table.Update) error {
-						o.w.before = nil
-						o.outsideCompact()
-						return nil
+				o.round(row{"+I", `{"k":1,"x":"a"}`}, row{"+I", `{"k":2,"x":"a"}`}, row{"+I", `{"k":3,"x":"a"}`})
+				o.round(row{"+I", `{"k":4,"x":"a"}`})
+				req := o.prepare(bucket0, nil, row{"+U", `{"k":1,"x":"b"}`}, row{"-D", `{"k":3,"x":"a"}`}, row{"+U", `{"k":4,"x":"b"}`})
+				acts := []func(){func() { o.outsideAppend(`{"k":9,"x":"outside"}`) }, o.outsideCompact, func() { o.outsideAppend(`{"k":1,"x":"again"}`) }}
+				next := func() {
+					o.w.before = nil
+					acts[0]()
+					acts = acts[1:]
+				}
+				var hook func([]table.Requirement, []table.Update) error
+				hook = func([]table.Requirement, []table.Update) error { // each try meets another one
+					if len(acts) > 0 {
+						next()
+						o.w.before = hook
 					}
-				} else {
-					o.outsideCompact()
+					return nil
+				}
+				for !during && len(acts) > 0 {
+					next()
+				}
+				if during {
+					o.w.before = hook
 				}
 				resp, err := o.table.Commit(t.Context(), req)
-				if deletes == deletesPosition {
-					if !errors.Is(err, sink.ErrConflict) {
-						t.Fatalf("positions of files that are gone: %v", err)
-					}
-					_, err = o.table.Abort(t.Context(), sink.AbortRequest{Round: req.Round, Staged: req.Staged})
-					o.must(err)
-					o.open()
-					o.round(row{"+U", `{"k":1,"x":"b"}`}) // planned again
-				} else {
-					o.must(err)
-					o.last = o.last.After(req, resp.Snapshot)
-				}
-				o.want(`{"k":1,"x":"b"}`, `{"k":2,"x":"a"}`)
+				o.must(err)
+				o.last = o.last.After(req, resp.Snapshot)
+				o.want(`{"k":1,"x":"b"}`, `{"k":2,"x":"a"}`, `{"k":4,"x":"b"}`, `{"k":9,"x":"outside"}`)
+				o.round(row{"+U", `{"k":1,"x":"c"}`}, row{"-D", `{"k":9,"x":"outside"}`})
+				o.want(`{"k":1,"x":"c"}`, `{"k":2,"x":"a"}`, `{"k":4,"x":"b"}`)
+				o.onlyNamedFiles()
 			})
 		}
+	}
+}
+
+// onlyNamedFiles: no data file is left that no snapshot names.
+func (o *one) onlyNamedFiles() {
+	o.t.Helper()
+	tbl := o.outside()
+	named := map[string]bool{}
+	fs, err := tbl.FS(context.Background())
+	o.must(err)
+	for _, s := range tbl.Metadata().Snapshots() {
+		manifests, err := s.Manifests(fs)
+		o.must(err)
+		for _, m := range manifests {
+			for e, err := range m.Entries(fs, false) {
+				o.must(err)
+				named[e.DataFile().FilePath()] = true
+			}
+		}
+	}
+	for _, key := range o.keys(dataDir + "r-") {
+		if !named[o.w.Location(tableDir(o.spec)+key)] {
+			o.t.Errorf("file %s is of no snapshot", key)
+		}
+	}
+}
+
+// A round that is refused before it is tried leaves nothing: its decision would keep its files
+// until another round is committed.
+func TestARefusedRoundLeavesNothing(t *testing.T) {
+	o := newOne(t, sink.TableSpec{PrimaryKey: []string{"k"}}, SinkConfig{}, "k", "INT", "x", "STRING")
+	o.open()
+	o.round(row{"+I", `{"k":1,"x":"a"}`})
+	req := o.prepare(bucket0, nil, row{"+U", `{"k":1,"x":"b"}`})
+	meta := o.outside().Metadata()
+	spec, err := iceberg.NewPartitionSpecOpts(iceberg.AddPartitionFieldByName("k", "k_by_4", iceberg.BucketTransform{NumBuckets: 4}, meta.CurrentSchema(), nil))
+	o.must(err)
+	_, err = o.w.Commit(t.Context(), identifier(o.spec), []table.Requirement{table.AssertTableUUID(meta.TableUUID())},
+		[]table.Update{table.NewAddPartitionSpecUpdate(&spec, false), table.NewSetDefaultSpecUpdate(-1)})
+	o.must(err)
+	if _, err = o.table.Commit(t.Context(), req); !errors.Is(err, sink.ErrCorrupt) {
+		t.Fatalf("deletes of a partition spec that is not the table's: %v", err)
+	}
+	_, err = o.table.Abort(t.Context(), sink.AbortRequest{Round: req.Round, Staged: req.Staged})
+	o.must(err)
+	if left := append(o.keys(stagedDir), o.keys(roundDir(req.Round))...); len(left) > 0 {
+		t.Fatalf("the refused round left %v", left)
+	}
+}
+
+// Keys of a partition that is dropped and made again replace the rows that stayed.
+func TestAPartitionThatIsMadeAgain(t *testing.T) {
+	for _, deletes := range []string{deletesEquality, deletesPosition} {
+		t.Run(deletes, func(t *testing.T) {
+			gone := map[mink.PartitionID]bool{}
+			o := newOne(t, sink.TableSpec{PrimaryKey: []string{"p", "k"}, PartitionKeys: []string{"p"}, Options: map[string]string{optionDeletes: deletes}},
+				SinkConfig{Gone: func(id mink.PartitionID) bool { return gone[id] }}, "p", "STRING", "k", "INT", "x", "STRING")
+			o.open()
+			first, other, again := bucket0, bucket0, bucket0
+			other.Partition, again.Partition = 2, 3
+			o.commit(o.prepare(first, []string{"a"}, row{"+I", `{"p":"a","k":1,"x":"old"}`}, row{"+I", `{"p":"a","k":2,"x":"old"}`}))
+			o.commit(o.prepare(other, []string{"b"}, row{"+I", `{"p":"b","k":1,"x":"other"}`}))
+			gone[first.Partition] = true
+			o.commit(o.prepare(again, []string{"a"}, row{"+U", `{"p":"a","k":1,"x":"new"}`}))
+			o.want(`{"k":1,"p":"a","x":"new"}`, `{"k":1,"p":"b","x":"other"}`, `{"k":2,"p":"a","x":"old"}`)
+			o.open()
+			if _, there := o.last.Ends[first]; there || len(o.last.Ends) != 2 {
+				t.Errorf("ends of a dropped partition are kept: %v", o.last.Ends)
+			}
+		})
 	}
 }
 

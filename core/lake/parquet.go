@@ -106,6 +106,7 @@ func (w *parquetWriter) writeSlice(batch arrow.RecordBatch) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
+	sink.Progress(w.ctx)
 	if w.w == nil {
 		if err := w.open(); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
 
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/schema/keyenc"
@@ -40,6 +41,7 @@ type positionDeletes struct {
 	low, high string // of the keys that are wanted, which come in order
 	bytes     int
 	found     map[string][]int64 // by location
+	every     bool               // all rows of a key, not the newest one alone
 	buf       []byte
 }
 
@@ -124,12 +126,34 @@ func (p *positionDeletes) look() error {
 	return nil
 }
 
-func (p *positionDeletes) scan(f lakeFile) (err error) {
+func (p *positionDeletes) scan(f lakeFile) error {
+	var hits []string
+	err := p.readKeys(f.location, func(meta *metadata.RowGroupMetaData, _ int64, first int) bool { return p.mayHave(meta, first) }, func(at int64, rows int) {
+		for i := range rows {
+			p.buf = p.enc.Append(p.buf[:0], i)
+			if _, ok := p.want[string(p.buf)]; ok {
+				p.found[f.location] = append(p.found[f.location], at+int64(i))
+				hits = append(hits, string(p.buf))
+			}
+		}
+	})
+	for _, k := range hits {
+		if !p.every {
+			delete(p.want, k)
+		}
+	}
+	return err
+}
+
+// readKeys binds the encoder to the keys of the row groups that take says, and calls visit
+// with the position of the first of them and their number. take gets the position of a
+// group's first row and the place of the key's first column.
+func (p *positionDeletes) readKeys(location string, take func(meta *metadata.RowGroupMetaData, at int64, first int) bool, visit func(at int64, rows int)) (err error) {
 	fs, err := p.r.tbl.FS(p.ctx)
 	if err != nil {
 		return err
 	}
-	in, err := fs.Open(f.location)
+	in, err := fs.Open(location)
 	if err != nil {
 		return err
 	}
@@ -153,25 +177,20 @@ func (p *positionDeletes) scan(f lakeFile) (err error) {
 	for i, at := range places {
 		order[i] = slices.Index(sorted, at)
 	}
-	var hits []string
 	for group, at := 0, int64(0); group < pf.NumRowGroups(); group++ {
 		meta := pf.MetaData().RowGroup(group)
-		if p.mayHave(meta, places[0]) {
+		if take(meta, at, places[0]) {
 			records, err := fr.GetRecordReader(p.ctx, sorted, []int{group})
 			if err != nil {
 				return err
 			}
-			found, err := p.match(f.location, at, records, order)
+			err = p.bindEach(at, records, order, visit)
 			records.Release()
 			if err != nil {
 				return err
 			}
-			hits = append(hits, found...)
 		}
 		at += meta.NumRows()
-	}
-	for _, k := range hits {
-		delete(p.want, k)
 	}
 	return nil
 }
@@ -241,29 +260,25 @@ func leafIDs(pf *parquetfile.Reader) []int32 {
 	return ids
 }
 
-// match looks at rows whose first has a position, and answers the keys it found.
-func (p *positionDeletes) match(location string, at int64, records pqarrow.RecordReader, order []int) (hits []string, err error) {
+// bindEach looks at rows whose first has a position.
+func (p *positionDeletes) bindEach(at int64, records pqarrow.RecordReader, order []int, visit func(at int64, rows int)) error {
 	for records.Next() {
 		rec := records.RecordBatch()
 		batch, err := p.keyBatch(rec, order)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		err = p.enc.Bind(batch)
-		for i := 0; err == nil && i < int(batch.NumRows()); i++ {
-			p.buf = p.enc.Append(p.buf[:0], i)
-			if _, ok := p.want[string(p.buf)]; ok {
-				p.found[location] = append(p.found[location], at+int64(i))
-				hits = append(hits, string(p.buf))
-			}
+		if err = p.enc.Bind(batch); err == nil {
+			visit(at, int(batch.NumRows()))
 		}
 		batch.Release()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		at += rec.NumRows()
+		sink.Progress(p.ctx)
 	}
-	return hits, records.Err()
+	return records.Err()
 }
 
 // keyBatch has the key's columns under their present names and in Iceberg's types.
@@ -338,7 +353,7 @@ type lakeFile struct {
 	location  string
 	sequence  int64
 	spec      int32
-	partition map[int]any
+	partition string // partitionText
 }
 
 // bucketFiles are the data files that may have rows of a bucket, newest first.
@@ -347,11 +362,12 @@ func (r *round) bucketFiles(ctx context.Context, b *bucketRound) ([]lakeFile, er
 		return nil, err
 	}
 	var files []lakeFile
+	values := partitionText(b.values)
 	for _, f := range r.lakeFiles {
-		if ref, ok := BucketOf(f.location); ok && ref != b.ref {
-			continue
+		if ref, ok := BucketOf(f.location); ok && ref != b.ref && ref.Partition == b.ref.Partition {
+			continue // of another partition the values decide: it may have been made again
 		}
-		if f.spec == int32(r.t.partitioning.ID()) && !samePartition(f.partition, b.values) {
+		if f.spec == int32(r.t.partitioning.ID()) && f.partition != values {
 			continue
 		}
 		files = append(files, f)
@@ -360,28 +376,34 @@ func (r *round) bucketFiles(ctx context.Context, b *bucketRound) ([]lakeFile, er
 	return files, nil
 }
 
-func samePartition(a, b map[int]any) bool {
-	for id, v := range b {
-		if fmt.Sprint(a[id]) != fmt.Sprint(v) {
-			return false
-		}
+// partitionText is equal for equal values of one partition spec.
+func partitionText(values map[int]any) string {
+	var out []byte
+	for _, id := range slices.Sorted(maps.Keys(values)) {
+		text := fmt.Sprint(values[id])
+		out = fmt.Appendf(out, "%d:%d:%s,", id, len(text), text)
 	}
-	return true
+	return string(out)
 }
 
 // listFiles reads the snapshot's manifests, once in a round.
-func (r *round) listFiles(ctx context.Context) error {
-	s := r.tbl.CurrentSnapshot()
-	if r.listed || s == nil {
-		return nil
+func (r *round) listFiles(ctx context.Context) (err error) {
+	if s := r.tbl.CurrentSnapshot(); !r.listed && s != nil {
+		r.lakeFiles, err = dataFiles(ctx, r.tbl, s)
+		r.listed = err == nil
 	}
-	fs, err := r.tbl.FS(ctx)
+	return err
+}
+
+// dataFiles are those of a snapshot.
+func dataFiles(ctx context.Context, tbl *table.Table, s *table.Snapshot) (files []lakeFile, err error) {
+	fs, err := tbl.FS(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	manifests, err := s.Manifests(fs)
 	if err != nil {
-		return fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
+		return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
 	}
 	for _, m := range manifests {
 		if m.ManifestContent() != iceberg.ManifestContentData {
@@ -389,12 +411,11 @@ func (r *round) listFiles(ctx context.Context) error {
 		}
 		for e, err := range m.Entries(fs, true) {
 			if err != nil {
-				return fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
+				return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
 			}
 			f := e.DataFile()
-			r.lakeFiles = append(r.lakeFiles, lakeFile{location: f.FilePath(), sequence: e.SequenceNum(), spec: f.SpecID(), partition: f.Partition()})
+			files = append(files, lakeFile{location: f.FilePath(), sequence: e.SequenceNum(), spec: f.SpecID(), partition: partitionText(f.Partition())})
 		}
 	}
-	r.listed = true
-	return nil
+	return files, nil
 }

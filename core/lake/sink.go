@@ -37,7 +37,10 @@ type SinkConfig struct {
 	// KeepSnapshots is the least time that a superseded snapshot stays, whatever is asked
 	// of Expire: longer than any read. 0: none.
 	KeepSnapshots time.Duration
-	Logger        *slog.Logger // nil: none
+	// Gone says whether a partition was dropped and never comes back: its ends are not
+	// kept any longer. nil: ends are kept for ever. Safe for concurrent use.
+	Gone   func(mink.PartitionID) bool
+	Logger *slog.Logger // nil: none
 }
 
 // Options of a table that the sink knows, in sink.TableSpec.Options; others are
@@ -146,7 +149,7 @@ func newColumns(spec sink.TableSpec) (*columns, error) {
 		return nil, err
 	}
 	s.ID = spec.Schema.ID
-	d := &schema.Descriptor{Database: spec.Database, Table: spec.Name, Schema: *s, PrimaryKey: spec.PrimaryKey, PartitionKeys: spec.PartitionKeys, Options: spec.Options}
+	d := &schema.Descriptor{Database: spec.Database, Table: spec.Name, Schema: *s, PrimaryKey: spec.PrimaryKey, PartitionKeys: spec.PartitionKeys, BucketKeys: spec.BucketKeys, Options: spec.Options}
 	if err := d.CheckLake(); err != nil {
 		return nil, err
 	}
@@ -342,12 +345,28 @@ func (t *lakeTable) planSchema(tbl *table.Table, c *columns) (done bool, _ []tab
 	if err != nil {
 		return false, nil, nil, err
 	}
+	if err := partitionNames(tbl, next); err != nil {
+		return false, nil, nil, err
+	}
 	var updates []table.Update
 	if c.mink.LakeNeedsV3() && tbl.Metadata().Version() < 3 {
 		updates = append(updates, table.NewUpgradeFormatVersionUpdate(3))
 	}
 	updates = append(updates, table.NewAddSchemaUpdate(next), table.NewSetCurrentSchemaUpdate(-1), table.NewSetPropertiesUpdate(t.schemaProperties(c, last)))
 	return false, []table.Requirement{table.AssertTableUUID(tbl.Metadata().TableUUID()), table.AssertCurrentSchemaID(current.ID)}, updates, nil
+}
+
+// partitionNames refuses a column with the name of a partition field that is not its own: a
+// key that was renamed left it its old name. Engines on Java load no such table.
+func partitionNames(tbl *table.Table, next *iceberg.Schema) error {
+	for _, spec := range tbl.Metadata().PartitionSpecs() {
+		for _, f := range spec.Fields() {
+			if c, ok := next.FindFieldByName(f.Name); ok && c.ID != f.SourceID() {
+				return fmt.Errorf("%w: column %q has the name of a partition field of the lake table; rename the column", sink.ErrUnimplemented, c.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // findSpec finds the partition spec that Mink made among the table's.

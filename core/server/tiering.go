@@ -30,7 +30,7 @@ func (p *parts) buildTiering() (err error) {
 		if err := errors.Join(os.RemoveAll(scratch), os.MkdirAll(scratch, 0o750)); err != nil {
 			return fmt.Errorf("data_dir: the directory for changes that are sorted for the lake: %w", err)
 		}
-		p.sinks[cluster.LakeSink] = lake.NewSink(p.warehouse, lake.SinkConfig{ScratchDir: scratch, KeepSnapshots: 2 * time.Duration(p.cfg.ReadGrace), SortBytes: max(4<<20, min(64<<20, memoryLimit()/40)), Logger: p.logger})
+		p.sinks[cluster.LakeSink] = lake.NewSink(p.warehouse, lake.SinkConfig{ScratchDir: scratch, KeepSnapshots: 2 * time.Duration(p.cfg.ReadGrace), Gone: func(id mink.PartitionID) bool { return p.node.View().PartitionGone(id) }, SortBytes: max(4<<20, min(64<<20, memoryLimit()/40)), Logger: p.logger})
 	}
 	if p.given.WrapSink != nil {
 		for name, s := range p.sinks {
@@ -273,6 +273,7 @@ func tieringFigures(s tiering.Stats) []ops.Figure {
 		counter("mink_lake_removed_files_total", "Files of tables at their sinks that nothing named any more and that were deleted here.", int64(s.Upkeep.Expired.Files)),
 		counter("mink_lake_maintenance_failures_total", "Compactions and expiries that failed here.", s.UpkeepFailures),
 		{Name: "mink_tiering_busy_workers", Help: "Tables that are being tiered here now.", Value: float64(s.Busy)},
+		{Name: "mink_tiering_given_up_rounds", Help: "Rounds that were given up here, for they showed no progress, and whose sink has not returned.", Value: float64(s.GivenUp)},
 	}
 	states := map[tiering.State]int{}
 	for _, t := range s.Targets {

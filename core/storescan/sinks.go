@@ -53,7 +53,10 @@ func (l *Lost) RespectSinks(state *cluster.State, sinks []SinkState) {
 		for _, ref := range sortedBuckets(s.Ends) {
 			id, ok := state.StreamOf(ref)
 			if !ok {
-				continue // its partition was made later; its rows stay at the sink
+				if !state.PartitionGone(ref.Partition) {
+					ahead = cmp.Or(ahead, fmt.Sprintf("it has bucket %s, whose partition the metadata do not know", ref))
+				}
+				continue // its rows stay at the sink
 			}
 			if st, _ := state.Stream(id); s.Ends[ref] > st.End {
 				ends[id] = max(ends[id], s.Ends[ref])

@@ -32,6 +32,9 @@ type Config struct {
 	// of the sink, one read. The restore of a KV snapshot may take six times as long.
 	// Default 10 m.
 	Silence time.Duration
+	// GivenUpMax bounds the rounds that were given up and have not returned yet: they keep
+	// their memory. With as many no round begins. Default 8.
+	GivenUpMax int
 	// RetryMin and RetryMax bound the pauses after failures of one table. Defaults 1 s
 	// and 5 m.
 	RetryMin, RetryMax time.Duration
@@ -45,13 +48,13 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Workers: 2, Tick: time.Second, DueBytes: 16 << 20, RoundBytes: 1 << 30, CompactBytes: 256 << 20,
-		Silence: 10 * time.Minute, RetryMin: time.Second, RetryMax: 5 * time.Minute, Settle: 2 * time.Minute,
+		Silence: 10 * time.Minute, GivenUpMax: 8, RetryMin: time.Second, RetryMax: 5 * time.Minute, Settle: 2 * time.Minute,
 	}
 }
 
 // Validate names what makes no sense.
 func (c Config) Validate() error {
-	if c.Workers < 1 || c.Tick <= 0 || c.DueBytes < 1 || c.RoundBytes < 1 || c.CompactBytes < 1 || c.Silence <= 0 || c.RetryMin <= 0 || c.RetryMax < c.RetryMin || c.Settle < 0 {
+	if c.Workers < 1 || c.Tick <= 0 || c.DueBytes < 1 || c.RoundBytes < 1 || c.CompactBytes < 1 || c.Silence <= 0 || c.GivenUpMax < 1 || c.RetryMin <= 0 || c.RetryMax < c.RetryMin || c.Settle < 0 {
 		return fmt.Errorf("tiering: every field must be positive and RetryMax at least RetryMin: %+v: %w", c, mink.ErrInvalid)
 	}
 	return nil
@@ -145,6 +148,7 @@ type Bucket struct {
 	Ref       mink.BucketRef
 	Partition []string // values, one for each partition key
 	Closed    bool     // no row will come
+	Remade    bool     // the sink has rows of an earlier partition of the same values, perhaps of the same keys
 	// Base is where tiering of the bucket begins, Tiered where the last recorded round
 	// ended: Base before the first one that named the bucket.
 	Base, Tiered mink.Offset

@@ -19,14 +19,15 @@ func TestFaultsAreNoticed(t *testing.T) {
 		}
 	}
 	for name, try := range map[string]func(*testing.T) error{
-		"a commit of unknown outcome is aborted": simulation(faults{abortUnknown: true}, placeFaults{}),
-		"rounds go on from the recorded ends":    simulation(faults{startRecorded: true}, placeFaults{}),
-		"trimmed offsets are left out":           simulation(faults{noGap: true}, placeFaults{}),
-		"what the log does not answer is left":   simulation(faults{skipTail: true}, placeFaults{}),
-		"a round that was cut counts as whole":   simulation(faults{cutToEnd: true}, placeFaults{}),
-		"a round is recorded before its commit":  simulation(faults{recordFirst: true}, placeFaults{}),
-		"a dropped table is forgotten at once":   func(t *testing.T) error { return zombie(t, faults{forgetFirst: true}) },
-		"the target does not check the base":     simulation(faults{}, placeFaults{noBase: true}),
+		"a commit of unknown outcome is aborted":   simulation(faults{abortUnknown: true}, placeFaults{}),
+		"rounds go on from the recorded ends":      simulation(faults{startRecorded: true}, placeFaults{}),
+		"trimmed offsets are left out":             simulation(faults{noGap: true}, placeFaults{}),
+		"what the log does not answer is left":     simulation(faults{skipTail: true}, placeFaults{}),
+		"a round that was cut counts as whole":     simulation(faults{cutToEnd: true}, placeFaults{}),
+		"a round is recorded before its commit":    simulation(faults{recordFirst: true}, placeFaults{}),
+		"a dropped table is forgotten at once":     func(t *testing.T) error { return zombie(t, faults{forgetFirst: true}) },
+		"keys are inserted into a partition again": simulation(faults{insertRemade: true}, placeFaults{}),
+		"the target does not check the base":       simulation(faults{}, placeFaults{noBase: true}),
 		"rounds go on without the lease": func(t *testing.T) error {
 			for at := range 20 {
 				if _, err := paused(t, at, true, faults{noLeaseCheck: true}); err != nil {

@@ -284,7 +284,7 @@ func (h *pHandle) Close() error { return nil }
 func (p *place) rows(t *wTable) (map[string]int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out, latest := map[string]int{}, map[string]string{}
+	out, latest := map[string]int{}, map[string][]string{}
 	pt := p.tables[t.name]
 	if pt == nil {
 		return out, nil
@@ -304,18 +304,24 @@ func (p *place) rows(t *wTable) (map[string]int, error) {
 					out[row]++
 					continue
 				}
-				key := fmt.Sprint(f.req.Bucket, f.req.Batch.Column(0).ValueStr(i))
+				// The values of its partition and the bucket's number are where a key is: an
+				// insert looks for no older row there.
+				key := fmt.Sprint(f.req.Batch.Column(1).ValueStr(i), f.req.Bucket.Index, f.req.Batch.Column(0).ValueStr(i))
 				switch f.req.Changes[i] {
 				case mink.ChangeDelete:
 					delete(latest, key)
-				case mink.ChangeInsert, mink.ChangeUpdateAfter:
-					latest[key] = row
+				case mink.ChangeInsert:
+					latest[key] = append(latest[key], row)
+				case mink.ChangeUpdateAfter:
+					latest[key] = []string{row}
 				}
 			}
 		}
 	}
-	for _, row := range latest {
-		out[row]++
+	for _, rows := range latest {
+		for _, row := range rows {
+			out[row]++
+		}
 	}
 	return out, nil
 }

@@ -33,6 +33,7 @@ const (
 
 // proc is a process: a Tiering whose every call to the world may be its last.
 type proc struct {
+	long    func(ctx context.Context) // what a call does for long, before it does its work
 	t       testing.TB
 	w       *world
 	tiering *Tiering
@@ -138,6 +139,9 @@ func (p *proc) callWith(ctx context.Context, f fate, do func() error) error {
 	case hangs:
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if p.long != nil {
+		p.long(ctx)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

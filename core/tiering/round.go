@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,6 +80,13 @@ func (a *attempt) step(name string) {
 	a.progress.at, a.progress.step = time.Now(), name
 }
 
+// lives shows that a call of the sink goes on.
+func (a *attempt) lives() {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	a.progress.at = time.Now()
+}
+
 // fence is what the sink tells two workers apart by.
 func (a *attempt) fence() mink.LeaseEpoch { return a.view.SinkFence(a.lease) }
 
@@ -95,6 +103,7 @@ func (a *attempt) holds(ctx context.Context) error {
 
 // run makes a round, if there is something to do.
 func (a *attempt) run(ctx context.Context) error {
+	ctx = sink.WithProgress(ctx, a.lives)
 	if err := a.look(); err != nil || a.out.gone {
 		return err
 	}
@@ -310,7 +319,7 @@ func (a *attempt) round(ctx context.Context, base sink.RoundID, splits []split) 
 		if a.t.faults.cutToEnd {
 			end = s.to
 		}
-		if end == s.from && s.snapshot {
+		if end == s.from {
 			a.out.cut = true
 			continue
 		}
@@ -324,7 +333,7 @@ func (a *attempt) round(ctx context.Context, base sink.RoundID, splits []split) 
 		}
 	}
 	if len(req.Ranges) == 0 {
-		return fmt.Errorf("round %s of %s: the KV snapshots are newer than this view of the metadata: %w", round, a.job.Name, mink.ErrUnavailable)
+		return fmt.Errorf("round %s of %s: what was to be written is trimmed, or its KV snapshots are newer than this view of the metadata: %w", round, a.job.Name, mink.ErrUnavailable)
 	}
 	a.step("prepare")
 	resp, err := a.table.Prepare(ctx, sink.PrepareRequest{})
@@ -424,6 +433,9 @@ func (a *attempt) write(ctx context.Context, s split) (mink.Offset, error) {
 	}
 	at = s.trimmed
 	for rows, err := range a.t.deps.Source.ReadLog(ctx, a.view, s.bucket.Ref, at, s.to) {
+		if gone := (*mink.OutOfRangeError)(nil); errors.As(err, &gone) && gone.Start > at {
+			return at, nil // trimmed meanwhile: the round has what came before, the next one looks at the gaps
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -466,13 +478,18 @@ func (a *attempt) writeSnapshot(ctx context.Context, s split) (mink.Offset, erro
 			break // before a row is written; the rows are to be ranged over
 		}
 		rows.Start, rows.End = from, at
+		if s.bucket.Remade { // written as changes, at any of the offsets: a snapshot has inserts only
+			if rows.End = from + mink.Offset(rows.Batch.NumRows()); rows.End > at {
+				return 0, fmt.Errorf("a KV snapshot at offset %d has more rows than changes: %w", at, mink.ErrCorrupt)
+			}
+		}
 		if rows.Changes == nil {
 			rows.Changes = inserts(int(rows.Batch.NumRows()))
 		}
-		if err := a.writeRows(ctx, s, rows, true); err != nil {
+		if err := a.writeRows(ctx, s, rows, !s.bucket.Remade); err != nil {
 			return 0, err
 		}
-		from = at
+		from = rows.End
 	}
 	switch {
 	case at <= s.from:
@@ -480,8 +497,8 @@ func (a *attempt) writeSnapshot(ctx context.Context, s split) (mink.Offset, erro
 	case at > s.to:
 		return s.from, nil // newer than the view: the bucket is the next round's
 	}
-	if from != at { // it held nothing
-		if err := a.writeRows(ctx, s, Rows{Changes: []mink.Change{}, Start: from, End: at}, true); err != nil {
+	if from != at { // it held nothing, or fewer rows than offsets
+		if err := a.writeRows(ctx, s, Rows{Changes: []mink.Change{}, Start: from, End: at}, !s.bucket.Remade); err != nil {
 			return 0, err
 		}
 	}
@@ -496,6 +513,17 @@ func inserts(n int) []mink.Change {
 	return c
 }
 
+// asUpdates makes updates of inserts: the sink then looks for an older row of the key.
+func asUpdates(changes []mink.Change) []mink.Change {
+	out := slices.Clone(changes)
+	for i, c := range out {
+		if c == mink.ChangeInsert {
+			out[i] = mink.ChangeUpdateAfter
+		}
+	}
+	return out
+}
+
 // writeRows hands rows over, in batches that the contract allows; without a batch, only
 // offsets.
 func (a *attempt) writeRows(ctx context.Context, s split, rows Rows, snapshot bool) error {
@@ -506,6 +534,9 @@ func (a *attempt) writeRows(ctx context.Context, s split, rows Rows, snapshot bo
 	}
 	if a.job.Keyed && rows.Changes == nil {
 		rows.Changes = inserts(int(rows.Batch.NumRows()))
+	}
+	if s.bucket.Remade && !a.t.faults.insertRemade {
+		rows.Changes = asUpdates(rows.Changes)
 	}
 	n := rows.Batch.NumRows()
 	size := bytesOf(rows.Batch)

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -199,8 +200,10 @@ func (s *sim) act(wg *sync.WaitGroup, ctx context.Context) {
 	case d < 82:
 		s.w.evolve(t)
 	case d < 86:
-		if t.parted && len(t.buckets) < 8 {
-			s.w.partition(t, fmt.Sprintf("p%d", s.roll(1000)), 1+s.roll(2))
+		value := fmt.Sprintf("p%d", s.roll(3))
+		lives := slices.ContainsFunc(t.buckets, func(b *wBucket) bool { return b.value == value && !b.gone })
+		if t.parted && len(t.buckets) < 12 && !lives {
+			s.w.partition(t, value, 1+s.roll(2))
 		}
 	case d < 89: // a partition is closed, and dropped once it is tiered
 		if !t.parted || len(t.buckets) < 3 {

@@ -136,6 +136,7 @@ func (v *stateView) untiered(b *Bucket, name string, st plan.Stream, keyed bool)
 	for _, g := range v.AllowedGaps(name, b.Ref) {
 		b.Gaps = append(b.Gaps, Gap{g.Start, g.End})
 	}
+	b.Remade = v.Remade(name, b.Ref)
 	if s := v.KVSnapshots(st.ID); keyed && len(s) > 0 {
 		b.Snapshot = s[len(s)-1].Offset
 	}

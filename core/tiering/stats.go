@@ -26,6 +26,7 @@ type Stats struct {
 	Leading bool // this node holds the lease; else there are no targets
 	Workers int
 	Busy    int // workers with a round
+	GivenUp int // rounds that were given up and have not returned
 	// Totals of this process.
 	Rounds, Failures, Rows, Bytes int64
 	Upkeep                        UpkeepDone
@@ -82,6 +83,9 @@ func (t *Tiering) Stats() Stats {
 	for _, e := range t.mu.entries {
 		if e.running != nil {
 			s.Busy++
+			if e.running.gone {
+				s.GivenUp++
+			}
 		}
 		if s.Leading {
 			s.Targets = append(s.Targets, e.stats(now))

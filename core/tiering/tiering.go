@@ -47,6 +47,7 @@ type faults struct {
 	cutToEnd      bool // a round that was cut counts as written to its end
 	recordFirst   bool // a round is recorded before it is committed
 	forgetFirst   bool // a dropped table is forgotten when it was removed once
+	insertRemade  bool // keys of a partition that was made again are inserted
 }
 
 // entry is one target. Its fields are guarded by Tiering.mu.
@@ -306,9 +307,11 @@ func (t *Tiering) wait(e *entry, now time.Time) {
 // failed or were slow the last time leave one worker to the others, if there are two.
 func (t *Tiering) start(ctx context.Context, now time.Time) {
 	var queue []*entry
-	busy, slow := 0, 0
+	busy, slow, stuck := 0, 0, 0
 	for _, e := range t.mu.entries {
 		switch {
+		case e.running != nil && e.running.gone:
+			stuck++
 		case e.running != nil && !e.running.gone:
 			busy++
 			if e.slow {
@@ -321,6 +324,12 @@ func (t *Tiering) start(ctx context.Context, now time.Time) {
 	slices.SortFunc(queue, func(a, b *entry) int {
 		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.target.Table, b.target.Table), cmp.Compare(a.target.Sink, b.target.Sink))
 	})
+	if stuck >= t.cfg.GivenUpMax {
+		for _, e := range queue {
+			e.lastError = fmt.Sprintf("no round begins: %d that were given up have not returned, and keep their memory; their sinks do not answer (tiering_timeout). Restart this node if they do not come back", stuck)
+		}
+		return
+	}
 	for _, e := range queue {
 		if busy >= t.cfg.Workers {
 			return

@@ -45,6 +45,72 @@ func TestAnIdleTableCostsNothing(t *testing.T) {
 	})
 }
 
+// A call that takes long and says that it goes on is not given up; one that says nothing is.
+func TestALongCallShowsThatItLives(t *testing.T) {
+	for _, says := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			tab := w.table("events", "lake", false, false, 1, time.Minute)
+			tab.buckets[0].append(tab, wRecord{key: 1})
+			w.changed()
+			p := startProc(t, w, testConfig(), faults{}, always)
+			p.long = func(ctx context.Context) {
+				for range 6 {
+					time.Sleep(testConfig().Silence / 2)
+					if says {
+						sink.Progress(ctx)
+					}
+				}
+			}
+			p.takeLease()
+			time.Sleep(time.Hour)
+			w.mu.Lock()
+			tiered := tab.buckets[0].tiered == tab.buckets[0].end
+			w.mu.Unlock()
+			if tiered != says {
+				t.Errorf("a call that says that it goes on: %t, its round ended well: %t", says, tiered)
+			}
+			p.stop()
+		})
+	}
+}
+
+// Rounds that were given up and do not return keep their memory: there are so many of them, no
+// more, and what waits for them says so.
+func TestRoundsThatDoNotReturnAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		for _, name := range []string{"bad0", "bad1", "good"} {
+			tab := w.table(name, "lake", false, false, 1, time.Minute)
+			tab.buckets[0].append(tab, wRecord{key: 1})
+		}
+		w.changed()
+		release := make(chan struct{})
+		cfg := testConfig()
+		cfg.GivenUpMax = 2
+		p := startProc(t, w, cfg, faults{}, func(_ *proc, point string) fate {
+			if strings.HasSuffix(point, " bad0") || strings.HasSuffix(point, " bad1") {
+				<-release // whatever happens to the context
+			}
+			return succeeds
+		})
+		p.takeLease()
+		time.Sleep(10 * time.Minute)
+		s := p.tiering.Stats()
+		if last := s.Targets[2]; s.GivenUp != 2 || last.LagOffsets == 0 || !strings.Contains(last.LastError, "2 that were given up have not returned") {
+			t.Errorf("given up %d, the table that waits: %+v", s.GivenUp, last)
+		}
+		close(release)
+		if err := waitTiered(w, 10*time.Minute, p); err != nil {
+			t.Error(err)
+		}
+		if n := p.tiering.Stats().GivenUp; n != 0 {
+			t.Errorf("%d are given up still", n)
+		}
+		p.stop()
+	})
+}
+
 // TestABadTableHoldsUpNoOther: tables whose place is down, hangs or is slow for ever.
 func TestABadTableHoldsUpNoOther(t *testing.T) {
 	for name, bad := range map[string]func() fate{

@@ -79,6 +79,7 @@ type wBucket struct {
 	tiered    mink.Offset
 	gaps      []Gap
 	snapshots []mink.Offset
+	remade    bool // of a keyed table, after another one of the same value
 }
 
 // wRecord is one offset.
@@ -136,8 +137,9 @@ func (w *world) table(name, sinkName string, keyed, parted bool, buckets int, fr
 
 func (w *world) partition(t *wTable, value string, buckets int) {
 	w.next++
+	remade := t.keyed && slices.ContainsFunc(t.buckets, func(b *wBucket) bool { return b.value == value })
 	for i := range buckets {
-		t.buckets = append(t.buckets, &wBucket{ref: mink.BucketRef{Table: t.id, Partition: mink.PartitionID(w.next), Index: int32(i)}, value: value})
+		t.buckets = append(t.buckets, &wBucket{ref: mink.BucketRef{Table: t.id, Partition: mink.PartitionID(w.next), Index: int32(i)}, value: value, remade: remade})
 	}
 	w.changed()
 }
@@ -239,7 +241,7 @@ func (t *wTable) job() *wJob {
 		if b.gone {
 			continue
 		}
-		x := Bucket{Ref: b.ref, Closed: b.closed, Base: b.base, Tiered: b.tiered, Start: b.start, End: b.end, Gaps: slices.Clone(b.gaps), Bytes: int64(b.end-b.tiered) * 64}
+		x := Bucket{Ref: b.ref, Closed: b.closed, Remade: b.remade, Base: b.base, Tiered: b.tiered, Start: b.start, End: b.end, Gaps: slices.Clone(b.gaps), Bytes: int64(b.end-b.tiered) * 64}
 		if t.parted {
 			x.Partition = []string{b.value}
 		}
@@ -464,7 +466,7 @@ func (w *world) check() error {
 // want is the rows that a reader of the target must find, as text.
 func (t *wTable) want() (rows, optional map[string]int) {
 	rows, optional = map[string]int{}, map[string]int{}
-	for _, b := range t.buckets {
+	for i, b := range t.buckets {
 		add := func(r wRecord) {
 			var values []any
 			for _, f := range t.fields {
@@ -476,8 +478,16 @@ func (t *wTable) want() (rows, optional map[string]int) {
 			}
 		}
 		if t.keyed {
+			later := t.buckets[i+1:]
 			for _, r := range b.state(b.end) {
-				add(r)
+				switch has, had := laterHas(later, b, r.key); {
+				case has: // made again, and the key with it
+				case had: // and deleted again: a round that began behind that did not see it
+					r.optional = true
+					add(r)
+				default:
+					add(r)
+				}
 			}
 			continue
 		}
@@ -488,6 +498,22 @@ func (t *wTable) want() (rows, optional map[string]int) {
 		}
 	}
 	return rows, optional
+}
+
+// laterHas says whether a partition of the same value that was made later has a key in the
+// same bucket, or had it.
+func laterHas(later []*wBucket, b *wBucket, key int64) (has, had bool) {
+	for _, x := range later {
+		if x.value != b.value || x.ref.Index != b.ref.Index {
+			continue
+		}
+		for _, r := range x.records[:x.end] {
+			had = had || !r.skip && r.key == key
+		}
+		_, now := x.state(x.end)[key]
+		has = has || now
+	}
+	return has, had
 }
 
 // evolve adds a column or drops one that was added.

@@ -4383,6 +4383,7 @@ type Record struct {
 	//	*Record_Tiering
 	//	*Record_TieredBucket
 	//	*Record_DroppedSink
+	//	*Record_FormerPartition
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4614,6 +4615,15 @@ func (x *Record) GetDroppedSink() *DroppedSink {
 	return nil
 }
 
+func (x *Record) GetFormerPartition() *FormerPartition {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_FormerPartition); ok {
+			return x.FormerPartition
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -4691,7 +4701,7 @@ type Record_AutoIncrement struct {
 }
 
 type Record_Tiering struct {
-	Tiering *Tiering `protobuf:"bytes,19,opt,name=tiering,proto3,oneof"` // these three: between auto_increment and dedup
+	Tiering *Tiering `protobuf:"bytes,19,opt,name=tiering,proto3,oneof"` // these four: between auto_increment and dedup
 }
 
 type Record_TieredBucket struct {
@@ -4700,6 +4710,10 @@ type Record_TieredBucket struct {
 
 type Record_DroppedSink struct {
 	DroppedSink *DroppedSink `protobuf:"bytes,21,opt,name=dropped_sink,json=droppedSink,proto3,oneof"`
+}
+
+type Record_FormerPartition struct {
+	FormerPartition *FormerPartition `protobuf:"bytes,22,opt,name=former_partition,json=formerPartition,proto3,oneof"`
 }
 
 func (*Record_Header) isRecord_Kind() {}
@@ -4743,6 +4757,8 @@ func (*Record_Tiering) isRecord_Kind() {}
 func (*Record_TieredBucket) isRecord_Kind() {}
 
 func (*Record_DroppedSink) isRecord_Kind() {}
+
+func (*Record_FormerPartition) isRecord_Kind() {}
 
 type Header struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -6447,6 +6463,7 @@ type TieredBucket struct {
 	Ends          []int64                `protobuf:"varint,6,rep,packed,name=ends,proto3" json:"ends,omitempty"`
 	Gaps          []*Gap                 `protobuf:"bytes,7,rep,name=gaps,proto3" json:"gaps,omitempty"`          // allowed; without the stream
 	Finished      bool                   `protobuf:"varint,8,opt,name=finished,proto3" json:"finished,omitempty"` // nothing follows the log's end
+	Remade        bool                   `protobuf:"varint,9,opt,name=remade,proto3" json:"remade,omitempty"`     // the sink has rows of an earlier partition of the same values
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6537,6 +6554,74 @@ func (x *TieredBucket) GetFinished() bool {
 	return false
 }
 
+func (x *TieredBucket) GetRemade() bool {
+	if x != nil {
+		return x.Remade
+	}
+	return false
+}
+
+// A partition of a primary-key table that was dropped: its rows stay at the sink.
+type FormerPartition struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Sink          string                 `protobuf:"bytes,2,opt,name=sink,proto3" json:"sink,omitempty"`
+	Values        []string               `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FormerPartition) Reset() {
+	*x = FormerPartition{}
+	mi := &file_cluster_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FormerPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FormerPartition) ProtoMessage() {}
+
+func (x *FormerPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FormerPartition.ProtoReflect.Descriptor instead.
+func (*FormerPartition) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *FormerPartition) GetTable() int64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *FormerPartition) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *FormerPartition) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 type DroppedSink struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Table         int64                  `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
@@ -6550,7 +6635,7 @@ type DroppedSink struct {
 
 func (x *DroppedSink) Reset() {
 	*x = DroppedSink{}
-	mi := &file_cluster_proto_msgTypes[77]
+	mi := &file_cluster_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6562,7 +6647,7 @@ func (x *DroppedSink) String() string {
 func (*DroppedSink) ProtoMessage() {}
 
 func (x *DroppedSink) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[77]
+	mi := &file_cluster_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6575,7 +6660,7 @@ func (x *DroppedSink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedSink.ProtoReflect.Descriptor instead.
 func (*DroppedSink) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{77}
+	return file_cluster_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *DroppedSink) GetTable() int64 {
@@ -6624,7 +6709,7 @@ type Dedup struct {
 
 func (x *Dedup) Reset() {
 	*x = Dedup{}
-	mi := &file_cluster_proto_msgTypes[78]
+	mi := &file_cluster_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6636,7 +6721,7 @@ func (x *Dedup) String() string {
 func (*Dedup) ProtoMessage() {}
 
 func (x *Dedup) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[78]
+	mi := &file_cluster_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6649,7 +6734,7 @@ func (x *Dedup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dedup.ProtoReflect.Descriptor instead.
 func (*Dedup) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{78}
+	return file_cluster_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Dedup) GetEpoch() int64 {
@@ -6994,7 +7079,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x0eFinishedBucket\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\x03R\x03end\"\xd0\t\n" +
+	"\x03end\x18\x03 \x01(\x03R\x03end\"\x9f\n" +
+	"\n" +
 	"\x06Record\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x17.mink.cluster.v1.HeaderH\x00R\x06header\x12+\n" +
 	"\x04node\x18\x02 \x01(\v2\x15.mink.cluster.v1.NodeH\x00R\x04node\x12-\n" +
@@ -7018,7 +7104,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x0eauto_increment\x18\x12 \x01(\v2\x1e.mink.cluster.v1.AutoIncrementH\x00R\rautoIncrement\x124\n" +
 	"\atiering\x18\x13 \x01(\v2\x18.mink.cluster.v1.TieringH\x00R\atiering\x12D\n" +
 	"\rtiered_bucket\x18\x14 \x01(\v2\x1d.mink.cluster.v1.TieredBucketH\x00R\ftieredBucket\x12A\n" +
-	"\fdropped_sink\x18\x15 \x01(\v2\x1c.mink.cluster.v1.DroppedSinkH\x00R\vdroppedSinkB\x06\n" +
+	"\fdropped_sink\x18\x15 \x01(\v2\x1c.mink.cluster.v1.DroppedSinkH\x00R\vdroppedSink\x12M\n" +
+	"\x10former_partition\x18\x16 \x01(\v2 .mink.cluster.v1.FormerPartitionH\x00R\x0fformerPartitionB\x06\n" +
 	"\x04kind\"\xcd\x04\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
@@ -7193,7 +7280,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12!\n" +
 	"\fcommitted_ms\x18\x03 \x01(\x03R\vcommittedMs\x12#\n" +
-	"\rsuperseded_ms\x18\x04 \x01(\x03R\fsupersededMs\"\xd6\x01\n" +
+	"\rsuperseded_ms\x18\x04 \x01(\x03R\fsupersededMs\"\xee\x01\n" +
 	"\fTieredBucket\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x12\n" +
 	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x12\n" +
@@ -7202,7 +7289,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06rounds\x18\x05 \x03(\x03R\x06rounds\x12\x12\n" +
 	"\x04ends\x18\x06 \x03(\x03R\x04ends\x12(\n" +
 	"\x04gaps\x18\a \x03(\v2\x14.mink.cluster.v1.GapR\x04gaps\x12\x1a\n" +
-	"\bfinished\x18\b \x01(\bR\bfinished\"\x8c\x01\n" +
+	"\bfinished\x18\b \x01(\bR\bfinished\x12\x16\n" +
+	"\x06remade\x18\t \x01(\bR\x06remade\"S\n" +
+	"\x0fFormerPartition\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
+	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x16\n" +
+	"\x06values\x18\x03 \x03(\tR\x06values\"\x8c\x01\n" +
 	"\vDroppedSink\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x03R\x05table\x12\x12\n" +
 	"\x04sink\x18\x02 \x01(\tR\x04sink\x12\x1e\n" +
@@ -7241,7 +7333,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
 var file_cluster_proto_goTypes = []any{
 	(Code)(0),                     // 0: mink.cluster.v1.Code
 	(*Batch)(nil),                 // 1: mink.cluster.v1.Batch
@@ -7321,8 +7413,9 @@ var file_cluster_proto_goTypes = []any{
 	(*Tiering)(nil),               // 75: mink.cluster.v1.Tiering
 	(*LakeSnapshot)(nil),          // 76: mink.cluster.v1.LakeSnapshot
 	(*TieredBucket)(nil),          // 77: mink.cluster.v1.TieredBucket
-	(*DroppedSink)(nil),           // 78: mink.cluster.v1.DroppedSink
-	(*Dedup)(nil),                 // 79: mink.cluster.v1.Dedup
+	(*FormerPartition)(nil),       // 78: mink.cluster.v1.FormerPartition
+	(*DroppedSink)(nil),           // 79: mink.cluster.v1.DroppedSink
+	(*Dedup)(nil),                 // 80: mink.cluster.v1.Dedup
 }
 var file_cluster_proto_depIdxs = []int32{
 	2,   // 0: mink.cluster.v1.Batch.commands:type_name -> mink.cluster.v1.Command
@@ -7409,7 +7502,7 @@ var file_cluster_proto_depIdxs = []int32{
 	10,  // 81: mink.cluster.v1.Record.object:type_name -> mink.cluster.v1.Object
 	67,  // 82: mink.cluster.v1.Record.destroyed:type_name -> mink.cluster.v1.DestroyedObject
 	68,  // 83: mink.cluster.v1.Record.producer:type_name -> mink.cluster.v1.Producer
-	79,  // 84: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
+	80,  // 84: mink.cluster.v1.Record.dedup:type_name -> mink.cluster.v1.Dedup
 	10,  // 85: mink.cluster.v1.Record.parked:type_name -> mink.cluster.v1.Object
 	69,  // 86: mink.cluster.v1.Record.group:type_name -> mink.cluster.v1.Group
 	70,  // 87: mink.cluster.v1.Record.group_offsets:type_name -> mink.cluster.v1.GroupOffsets
@@ -7419,28 +7512,29 @@ var file_cluster_proto_depIdxs = []int32{
 	74,  // 91: mink.cluster.v1.Record.auto_increment:type_name -> mink.cluster.v1.AutoIncrement
 	75,  // 92: mink.cluster.v1.Record.tiering:type_name -> mink.cluster.v1.Tiering
 	77,  // 93: mink.cluster.v1.Record.tiered_bucket:type_name -> mink.cluster.v1.TieredBucket
-	78,  // 94: mink.cluster.v1.Record.dropped_sink:type_name -> mink.cluster.v1.DroppedSink
-	8,   // 95: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
-	61,  // 96: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
-	21,  // 97: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
-	66,  // 98: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
-	21,  // 99: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
-	9,   // 100: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
-	9,   // 101: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
-	10,  // 102: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
-	34,  // 103: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
-	38,  // 104: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
-	48,  // 105: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
-	41,  // 106: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
-	48,  // 107: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
-	76,  // 108: mink.cluster.v1.Tiering.snapshots:type_name -> mink.cluster.v1.LakeSnapshot
-	21,  // 109: mink.cluster.v1.TieredBucket.gaps:type_name -> mink.cluster.v1.Gap
-	3,   // 110: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
-	111, // [111:111] is the sub-list for method output_type
-	111, // [111:111] is the sub-list for method input_type
-	111, // [111:111] is the sub-list for extension type_name
-	111, // [111:111] is the sub-list for extension extendee
-	0,   // [0:111] is the sub-list for field type_name
+	79,  // 94: mink.cluster.v1.Record.dropped_sink:type_name -> mink.cluster.v1.DroppedSink
+	78,  // 95: mink.cluster.v1.Record.former_partition:type_name -> mink.cluster.v1.FormerPartition
+	8,   // 96: mink.cluster.v1.WALState.id:type_name -> mink.cluster.v1.WALID
+	61,  // 97: mink.cluster.v1.WALState.lost:type_name -> mink.cluster.v1.LostSlot
+	21,  // 98: mink.cluster.v1.LostSlot.gaps:type_name -> mink.cluster.v1.Gap
+	66,  // 99: mink.cluster.v1.Stream.ranges:type_name -> mink.cluster.v1.Range
+	21,  // 100: mink.cluster.v1.Stream.gaps:type_name -> mink.cluster.v1.Gap
+	9,   // 101: mink.cluster.v1.Stream.checkpoint:type_name -> mink.cluster.v1.ObjectID
+	9,   // 102: mink.cluster.v1.Range.object:type_name -> mink.cluster.v1.ObjectID
+	10,  // 103: mink.cluster.v1.DestroyedObject.object:type_name -> mink.cluster.v1.Object
+	34,  // 104: mink.cluster.v1.Producer.offsets:type_name -> mink.cluster.v1.BucketOffset
+	38,  // 105: mink.cluster.v1.GroupOffsets.offsets:type_name -> mink.cluster.v1.GroupOffset
+	48,  // 106: mink.cluster.v1.KVSnapshot.files:type_name -> mink.cluster.v1.KVFile
+	41,  // 107: mink.cluster.v1.DestroyedKVFile.bucket:type_name -> mink.cluster.v1.BucketRef
+	48,  // 108: mink.cluster.v1.DestroyedKVFile.file:type_name -> mink.cluster.v1.KVFile
+	76,  // 109: mink.cluster.v1.Tiering.snapshots:type_name -> mink.cluster.v1.LakeSnapshot
+	21,  // 110: mink.cluster.v1.TieredBucket.gaps:type_name -> mink.cluster.v1.Gap
+	3,   // 111: mink.cluster.v1.Dedup.results:type_name -> mink.cluster.v1.Result
+	112, // [112:112] is the sub-list for method output_type
+	112, // [112:112] is the sub-list for method input_type
+	112, // [112:112] is the sub-list for extension type_name
+	112, // [112:112] is the sub-list for extension extendee
+	0,   // [0:112] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -7507,6 +7601,7 @@ func file_cluster_proto_init() {
 		(*Record_Tiering)(nil),
 		(*Record_TieredBucket)(nil),
 		(*Record_DroppedSink)(nil),
+		(*Record_FormerPartition)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -7514,7 +7609,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   79,
+			NumMessages:   80,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
