@@ -312,10 +312,8 @@ func (t *txn) rememberFormer(p *Partition) {
 	if !found || len(table.Descriptor.PrimaryKey) == 0 {
 		return
 	}
-	for _, name := range sinkNames() {
-		if t.s.EverTiered(p.Table, name) {
-			t.s.former.set(newFormer(p.Table, name, p.Values))
-		}
+	for s := range t.s.tieringsOf(p.Table) {
+		t.s.former.set(newFormer(p.Table, s.Sink, p.Values))
 	}
 }
 

@@ -134,7 +134,10 @@ func PartitionSpec(s *schema.Schema, ice *iceberg.Schema, partitionKeys, bucketK
 		}
 		transform := iceberg.BucketTransform{NumBuckets: int(buckets)}
 		if t, err := icebergType(c.Type, c.Name); err == nil && transform.CanTransform(t) {
-			name := c.Name + schema.LakeBucketSuffix // no column's: Descriptor.CheckLake
+			name := c.Name + schema.LakeBucketSuffix
+			for s.Index(name) >= 0 { // of a table from before Descriptor.CheckLake refused that
+				name += "_"
+			}
 			options = append(options, iceberg.AddPartitionFieldByName(c.Name, name, transform, ice, nil))
 		}
 	}

@@ -98,15 +98,9 @@ func sortedBuckets(ends map[mink.BucketRef]mink.Offset) []mink.BucketRef {
 
 // stopReason has the command to go on with, within what the metadata take.
 func stopReason(sink string, d *schema.Descriptor, why string) string {
-	next := int64(1)
-	if old, ok := d.Options[schema.OptionLakeGeneration]; ok {
-		if _, err := fmt.Sscan(old, &next); err == nil {
-			next++
-		}
-	}
 	if len(why) > 500 {
 		why = strings.ToValidUTF8(why[:500], "") + "..."
 	}
 	return fmt.Sprintf("the metadata were restored from an older copy, or went back, and sink %s cannot be gone on with: %s. Copy what is wanted of the table there, then drop it there and fill it anew: mink table alter %s --set %s=%d",
-		sink, why, d.Name(), schema.OptionLakeGeneration, next)
+		sink, why, d.Name(), schema.SinkGenerationOption(sink), d.SinkGeneration(sink)+1)
 }
