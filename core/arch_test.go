@@ -75,6 +75,7 @@ var rank = map[string]int{
 	"plugins/objstore-azure":      7,
 	"plugins/internal/awsauth":    4,
 	"plugins/catalog-rest":        7,
+	"plugins/catalog-glue":        7,
 }
 
 // sideways lists the imports within one rank.
@@ -110,7 +111,7 @@ var doors = map[string][]string{
 	"github.com/spf13/cobra":              {"cmd/mink"},
 	"github.com/alecthomas/participle":    {"core/schema/predicate"},
 	"github.com/knadh/koanf":              {"core/server"},
-	"github.com/aws":                      {"plugins/objstore-s3", "plugins/internal/awsauth", "plugins/catalog-rest"},
+	"github.com/aws":                      {"plugins/objstore-s3", "plugins/internal/awsauth", "plugins/catalog-rest", "plugins/catalog-glue"},
 	"golang.org/x/oauth2":                 {"plugins/catalog-rest"},
 	"cloud.google.com/go":                 {"plugins/objstore-gcs"},
 	"github.com/Azure":                    {"plugins/objstore-azure"},

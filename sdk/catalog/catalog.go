@@ -70,7 +70,7 @@ type Description struct {
 	// Renames: RenameTable works. Without it the answer is ErrUnimplemented.
 	Renames bool
 	// PlainNames: a namespace has one level, and names are of a-z, 0-9 and _ alone, as
-	// Glue and Hive have them. Other names are ErrInvalid.
+	// Glue and Hive have them, in small letters. Other names are ErrInvalid.
 	PlainNames bool
 	// ForbiddenProperties are table properties that the catalog refuses; a name that
 	// ends with * stands for all with the prefix.

@@ -69,6 +69,7 @@ func TestTablesInAnotherCatalog(t *testing.T) {
 		b.equal(engines...)
 		b.round(change{mink.ChangeUpdateAfter, row(1, "a", "x2")}, change{mink.ChangeDelete, row(2, "a", "y")})
 		b.alter(schema.Change{Op: schema.RenameColumn, Name: "v", To: "w"})
+		b.round(change{mink.ChangeInsert, object{"id": 3, "day": "b", "w": "q"}})
 		b.equal(engines...)
 	})
 }
