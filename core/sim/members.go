@@ -96,6 +96,9 @@ type WireMember struct {
 	id         string     // "": none was given
 	generation int32      // -1: none
 	positions  map[int32]int64
+	// low: it began below what was acknowledged, as a coordinator may tell it that has not
+	// heard of its successor yet; none of its commits may be accepted.
+	low string
 }
 
 const (
@@ -258,6 +261,7 @@ func (w *WireMember) assign(members []kmsg.JoinGroupResponseMember) (all []kmsg.
 // begin reads where the partitions stand.
 func (w *WireMember) begin(ctx context.Context, generation int32, mine kmsg.ConsumerMemberAssignment) {
 	positions := map[int32]int64{}
+	w.low = ""
 	for _, t := range mine.Topics {
 		req := kmsg.NewPtrOffsetFetchRequest()
 		req.Group = w.Group
@@ -281,7 +285,7 @@ func (w *WireMember) begin(ctx context.Context, generation int32, mine kmsg.Cons
 					return
 				}
 				if at := told[place{w.Group, p.Partition}]; max(p.Offset, 0) < at {
-					w.members.world.Broken("group %s: %d was acknowledged for partition %d, a member of generation %d is told to begin at %d", w.Group, at, p.Partition, generation, p.Offset)
+					w.low = fmt.Sprintf("group %s: %d was acknowledged for partition %d, a member of generation %d was told to begin at %d, and commits", w.Group, at, p.Partition, generation, p.Offset)
 				}
 				positions[p.Partition] = max(p.Offset, 0)
 			}
@@ -301,20 +305,10 @@ func (w *WireMember) heartbeat(ctx context.Context) {
 	}
 }
 
-// leave, or commit and leave over another connection, as when somebody removes the
-// member: the others may begin while the commit is on its way into the metadata.
+// leave, or commit and leave at once, as a consumer does that ends.
 func (w *WireMember) leave(ctx context.Context) {
 	if len(w.positions) > 0 && w.rng.IntN(3) > 0 {
 		w.conn.start(w.further())
-		dial, cancel := context.WithTimeout(ctx, w.Patience)
-		other, err := dialKafka(dial, w.host, w.conn.address)
-		cancel()
-		if err != nil {
-			w.id, w.generation = "", -1
-			return
-		}
-		defer w.conn.close()
-		w.conn = other
 	}
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group, req.MemberID = w.Group, w.id
@@ -358,6 +352,9 @@ func (w *WireMember) commit(ctx context.Context) {
 		for _, p := range t.Partitions {
 			switch err := kerr.ErrorForCode(p.ErrorCode); {
 			case err == nil:
+				if w.low != "" {
+					w.members.world.Broken("%s", w.low)
+				}
 				w.members.acknowledged(place{w.Group, p.Partition}, w.positions[p.Partition])
 			case errors.Is(err, kerr.CoordinatorNotAvailable), errors.Is(err, kerr.RequestTimedOut), errors.Is(err, kerr.UnknownServerError):
 				w.id, w.generation = "", -1 // it may be stored yet
