@@ -69,6 +69,10 @@ suites: build ## other projects' Kafka suites against a node (franz-go, librdkaf
 chaos: build ## random SIGKILLs under load (ROUNDS=n, default 20)
 	@ROUNDS=$${ROUNDS:-20} scripts/e2e.sh chaos
 
+.PHONY: chaos-sink
+chaos-sink: build ## kills of nodes, the Postgres sink and its Postgres at every step of a round, under load (ROUNDS=n, default 5; SEED=n)
+	@scripts/e2e.sh chaos-sink
+
 .PHONY: chaos-cluster
 chaos-cluster: build ## random faults of three nodes, Postgres and an S3 server under load (ROUNDS=n, default 5; SEED=n)
 	@VERSION='$(VERSION)' scripts/plugins.sh bin/plugins objstore-s3

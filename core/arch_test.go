@@ -101,8 +101,8 @@ var proving = []string{
 
 // doors lists, for each heavy dependency, the only packages that may import it.
 var doors = map[string][]string{
-	"github.com/jackc/pgx":                {"core/metalog/sqllog", "core/builtin/sqlcatalog"}, // the lake's catalog is in the cluster's database
-	"modernc.org/sqlite":                  {"core/metalog/sqllog", "core/builtin/sqlcatalog"}, // or in a file beside it, laid out as other clients read it
+	"github.com/jackc/pgx":                {"core/metalog/sqllog", "core/builtin/sqlcatalog", "sdk/examples/sink-postgres"}, // the lake's catalog is in the cluster's database; decision 048
+	"modernc.org/sqlite":                  {"core/metalog/sqllog", "core/builtin/sqlcatalog"},                               // or in a file beside it, laid out as other clients read it
 	"github.com/cockroachdb/pebble":       {"core/tablet/kv"},
 	"github.com/apache/iceberg-go":        {"core/lake", "core/icebergrest"}, // the latter for the types of lake's interface
 	"github.com/twmb/franz-go":            {"core/kafka", "cmd/mink"},

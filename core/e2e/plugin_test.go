@@ -18,7 +18,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	hosttest.Main() // this executable is also the plugin of these tests
+	badSinkMain()   // this executable is also a sink
+	hosttest.Main() // and the plugin of these tests
 	os.Exit(m.Run())
 }
 

@@ -83,7 +83,8 @@ func (h *Host) OpenSink(ctx context.Context, name string, options map[string]str
 
 // tieringSink is a sink.Sink in whatever process of its plugin serves now. Its handles
 // are of one process: after its end every call on them fails with sink.ErrUnavailable,
-// and the worker opens the table again.
+// and the worker opens the table again. Nothing is repeated here: the worker knows what
+// may be.
 type tieringSink struct {
 	sup      *supervisor
 	options  map[string]string
