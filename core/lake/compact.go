@@ -363,7 +363,7 @@ func (t *lakeTable) stageCompaction(ctx context.Context, tx *table.Transaction, 
 			dead = append(dead, f)
 		}
 	}
-	if err := rewrite.Apply(nil, nil, dead).Commit(ctx); err != nil {
+	if err := rewrite.ApplyResult(table.CompactionGroupResult{SafePosDeletes: dead}).Commit(ctx); err != nil {
 		return err
 	}
 	if _, had := tbl.Properties()[table.DefaultNameMappingKey]; had { // the library sets one, which renames would make wrong

@@ -326,7 +326,7 @@ func TestAFailedOpeningIsUnavailable(t *testing.T) {
 				t.Errorf("opening failed with %v, and the log with %v", classes[i], err)
 			}
 			for _, class := range classes {
-				if class != mink.ErrUnavailable && errors.Is(err, class) {
+				if !errors.Is(class, mink.ErrUnavailable) && errors.Is(err, class) {
 					t.Errorf("opening failed with %v, and the log with one of %v", classes[i], class)
 				}
 			}

@@ -13,7 +13,7 @@ import (
 // brings a newer one: that part of the trim is held and carried out then. nil
 // means that the trim is applied as far as it goes now, and the rest is held.
 func (s *Stream) Trim(ctx context.Context, to mink.Offset) error {
-	to, some, err := s.ask(to)
+	_, some, err := s.ask(to)
 	if err != nil || !some {
 		return err
 	}

@@ -57,7 +57,6 @@ type upkeep struct {
 	rounds   int  // committed since the last look at what is worn
 	more     bool // the last compaction was cut
 	since    bool // there were rounds since the last expiry
-	swept    bool // and none since the last sweep of orphans
 	expired  time.Time
 	orphans  time.Time
 	asked    []*keepRequest

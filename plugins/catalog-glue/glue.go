@@ -196,7 +196,7 @@ func classOf(ctx context.Context, err error, writes, sent bool) error {
 	}
 	if api := smithy.APIError(nil); errors.As(err, &api) && status != 0 {
 		switch class, known := classes[api.ErrorCode()]; {
-		case known && class == catalog.ErrThrottled:
+		case known && errors.Is(class, catalog.ErrThrottled):
 			return &objstore.ThrottledError{RetryAfter: cloudstore.RetryAfter(answer.HTTPResponse().Header)}
 		case known:
 			return class

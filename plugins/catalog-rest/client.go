@@ -134,7 +134,6 @@ func (c *client) settle(ctx context.Context) (*settled, error) {
 type call struct {
 	method string
 	url    string // absolute; or
-	path   []string
 	query  string
 	header http.Header
 	in     any // nil: no body

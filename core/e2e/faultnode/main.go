@@ -59,7 +59,7 @@ func serve(ctx context.Context, args []string) error {
 // settings are the flags of mink serve, as keys of its configuration.
 func settings(args []string) (map[string]string, error) {
 	if len(args) == 0 || args[0] != "serve" {
-		return nil, errors.New("want: faultnode serve [--flag value]...")
+		return nil, errors.New("want: faultnode serve [--flag value ...]")
 	}
 	keys := map[string]string{}
 	for _, k := range server.Keys() {

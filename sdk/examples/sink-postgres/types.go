@@ -71,9 +71,9 @@ func checkTable(spec sink.TableSpec) error {
 		switch {
 		case err != nil:
 		case typeOf(f.Type) == "":
-			err = fmt.Errorf("Postgres has no type for %s", f.Type)
+			err = fmt.Errorf("no type of Postgres holds %s", f.Type)
 		case slices.Contains([]string{"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}, f.Name):
-			err = fmt.Errorf("Postgres has a column of its own of that name")
+			err = fmt.Errorf("the name is that of a column that Postgres has of its own")
 		case fieldID(f) == "":
 			err = fmt.Errorf("it has no field id")
 		case slices.Contains(spec.PrimaryKey, f.Name) && (typeOf(f.Type) == "real" || typeOf(f.Type) == "double precision"):
