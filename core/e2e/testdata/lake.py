@@ -10,7 +10,7 @@ A comma is an argument of its own. Commands:
     nothing TABLE          appends no rows: a snapshot all the same
     expire TABLE           expires all snapshots but the newest and those that the catalog keeps for readers, prints how many
 
-A line with a comma ends what a command prints. A commit that another one was faster than is made again.
+A line with a comma ends what a command prints. A commit that another one was faster than, or whose files the store did not take, is made again.
 """
 
 import datetime
@@ -19,6 +19,7 @@ import sys
 import time
 
 import pyarrow as pa
+import requests
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException
 
@@ -34,8 +35,10 @@ def commit(catalog, name, change):
         table = catalog.load_table(name)
         try:
             return change(table)
-        except CommitFailedException:
-            if i == TRIES - 1:
+        except (CommitFailedException, OSError) as e:
+            # The store did not take a file, before the commit: nothing has changed. An
+            # answer of the catalog that is lost is another thing: it may have.
+            if i == TRIES - 1 or isinstance(e, requests.RequestException):
                 raise
             time.sleep(0.1)
 
