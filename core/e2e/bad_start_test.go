@@ -202,6 +202,7 @@ func TestConfigurationMistakes(t *testing.T) {
 	refused(t, n.command(), "listne", "unknown configuration key", "listen")
 	n.env = nil
 	refused(t, n.command("--wal-upload-interval", "soon"), "wal_upload_interval", "soon")
+	n.env = []string{"MINK_PLUGIN_DIR=" + t.TempDir()} // bin/plugins may have one
 	refused(t, n.command("--storage-uri", "s3://bucket"), "no plugin opens s3://", "mink plugin install")
 	if _, err := os.Stat(filepath.Join(n.dir, "data", "objects")); err == nil {
 		t.Error("a node that was refused its configuration made an object store")
