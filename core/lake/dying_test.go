@@ -57,7 +57,9 @@ func (s *dyingStore) step() bool {
 
 func dying[T any](s *dyingStore, call func() (T, error)) (T, error) {
 	var zero T
-	was := s.armed && s.dead()
+	s.mu.Lock()
+	was := s.armed && s.died
+	s.mu.Unlock()
 	if s.step() {
 		if s.lost && !was {
 			_, _ = call()

@@ -10,7 +10,7 @@ import (
 func TestFaultsAreNoticed(t *testing.T) {
 	simulation := func(f faults, breaks placeFaults) func(*testing.T) error {
 		return func(t *testing.T) error {
-			for i := range uint64(30) {
+			for i := range uint64(150) {
 				if _, err := simulate(t, uint64(time.Now().UnixNano())+i, f, breaks); err != nil {
 					return err
 				}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,11 +216,12 @@ func TestKilledInACompaction(t *testing.T) {
 					w := newWorld()
 					w.upkeep = true
 					tab := w.table("events", "lake", false, false, 1, time.Minute)
-					compacting, struck := false, false
+					var compacting, struck atomic.Bool
 					p := startProc(t, w, testConfig(), faults{}, func(_ *proc, at string) fate {
-						compacting = compacting || strings.HasPrefix(at, "plan compaction")
-						if compacting && !struck && strings.HasPrefix(at, point) {
-							struck = true
+						if strings.HasPrefix(at, "plan compaction") {
+							compacting.Store(true)
+						}
+						if compacting.Load() && strings.HasPrefix(at, point) && struck.CompareAndSwap(false, true) {
 							return f
 						}
 						return succeeds
@@ -237,8 +239,8 @@ func TestKilledInACompaction(t *testing.T) {
 							}
 						}
 					}
-					rows(20, func() bool { return struck })
-					if !struck {
+					rows(20, func() bool { return struck.Load() })
+					if !struck.Load() {
 						t.Fatal("it was never there")
 					}
 					next := p
