@@ -248,7 +248,7 @@ func TestActionsAndErrors(t *testing.T) {
 	for ; err == nil; n++ {
 		_, err = l.Recv()
 	}
-	if n-1 != 31 || !errors.Is(err, io.EOF) {
+	if n-1 != 32 || !errors.Is(err, io.EOF) {
 		t.Errorf("%d actions, then %v", n-1, err)
 	}
 	do := func(name, body string) (json.RawMessage, error) {
