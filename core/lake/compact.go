@@ -385,24 +385,14 @@ func liveFiles(ctx context.Context, tbl *table.Table, locations []string) ([]ice
 	if s == nil {
 		return nil, fmt.Errorf("%w: the table has no snapshot", sink.ErrConflict)
 	}
-	fs, err := tbl.FS(ctx)
-	if err != nil {
-		return nil, err
-	}
-	manifests, err := s.Manifests(fs)
-	if err != nil {
-		return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
-	}
 	var files []iceberg.DataFile
-	for _, m := range manifests {
-		for e, err := range m.Entries(fs, true) {
-			if err != nil {
-				return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
-			}
-			if f := e.DataFile(); want[f.FilePath()] {
-				delete(want, f.FilePath())
-				files = append(files, f)
-			}
+	for e, err := range liveEntries(ctx, tbl, s) {
+		if err != nil {
+			return nil, err
+		}
+		if f := e.DataFile(); want[f.FilePath()] {
+			delete(want, f.FilePath())
+			files = append(files, f)
 		}
 	}
 	for l := range want {

@@ -149,27 +149,13 @@ func (t *lakeTable) planCompaction(ctx context.Context, tbl *table.Table, req si
 // deleteFiles are the delete files of the current snapshot. Deletion vectors are left to
 // whoever writes them.
 func deleteFiles(ctx context.Context, tbl *table.Table) ([]iceberg.DataFile, error) {
-	s := tbl.CurrentSnapshot()
-	fs, err := tbl.FS(ctx)
-	if err != nil {
-		return nil, err
-	}
-	manifests, err := s.Manifests(fs)
-	if err != nil {
-		return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
-	}
 	var files []iceberg.DataFile
-	for _, m := range manifests {
-		if m.ManifestContent() != iceberg.ManifestContentDeletes {
-			continue
+	for e, err := range liveEntries(ctx, tbl, tbl.CurrentSnapshot(), iceberg.ManifestContentDeletes) {
+		if err != nil {
+			return nil, err
 		}
-		for e, err := range m.Entries(fs, true) {
-			if err != nil {
-				return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
-			}
-			if f := e.DataFile(); !table.IsDeletionVector(f) {
-				files = append(files, f)
-			}
+		if f := e.DataFile(); !table.IsDeletionVector(f) {
+			files = append(files, f)
 		}
 	}
 	return files, nil

@@ -14,6 +14,9 @@ type dyingStore struct {
 	objstore.Store
 	lost bool
 	then func()
+	// still, when set, says of which keys reads are not counted; they are noted in read.
+	still func(key string) bool
+	read  map[string]bool
 
 	mu    sync.Mutex
 	armed bool
@@ -55,6 +58,19 @@ func (s *dyingStore) step() bool {
 	return dead
 }
 
+// uncounted reports that a read of the key is no step.
+func (s *dyingStore) uncounted(key string) bool {
+	if s.still == nil || !s.still(key) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.armed {
+		s.read[key] = true
+	}
+	return true
+}
+
 func dying[T any](s *dyingStore, call func() (T, error)) (T, error) {
 	var zero T
 	s.mu.Lock()
@@ -75,10 +91,16 @@ func (s *dyingStore) Put(ctx context.Context, req objstore.PutRequest) (objstore
 }
 
 func (s *dyingStore) GetRange(ctx context.Context, req objstore.GetRangeRequest) (objstore.GetRangeResponse, error) {
+	if s.uncounted(req.Key) {
+		return s.Store.GetRange(ctx, req)
+	}
 	return dying(s, func() (objstore.GetRangeResponse, error) { return s.Store.GetRange(ctx, req) })
 }
 
 func (s *dyingStore) Head(ctx context.Context, key string) (objstore.ObjectInfo, error) {
+	if s.uncounted(key) {
+		return s.Store.Head(ctx, key)
+	}
 	return dying(s, func() (objstore.ObjectInfo, error) { return s.Store.Head(ctx, key) })
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -16,6 +17,7 @@ import (
 	"github.com/mink-project/mink/core/builtin/memstore"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/mink"
+	"github.com/mink-project/mink/sdk/objstore"
 	"github.com/mink-project/mink/sdk/sink"
 )
 
@@ -51,6 +53,35 @@ func newOne(t testing.TB, spec sink.TableSpec, cfg SinkConfig, pairs ...string) 
 	spec.BucketCount = max(1, spec.BucketCount)
 	w := newMemoryWarehouse(memstore.New(memstore.Default()))
 	return &one{t: t, w: w, s: newSink(w, cfg), spec: spec, at: map[mink.BucketRef]mink.Offset{}}
+}
+
+// copied is a table of its own, closed, that has what o's has by now: the same files, of the
+// same times.
+func (o *one) copied() *one {
+	o.t.Helper()
+	ctx := o.t.Context()
+	now := time.Time{}
+	cfg := memstore.Default()
+	cfg.Now = func() time.Time {
+		if now.IsZero() {
+			return time.Now()
+		}
+		return now
+	}
+	store := memstore.New(cfg)
+	o.must((&lakeTable{store: o.w.store}).eachObject(ctx, "", func(info objstore.ObjectInfo) error {
+		got, err := o.w.store.GetRange(ctx, objstore.GetRangeRequest{Key: info.Key, Length: info.Size})
+		if err != nil {
+			return err
+		}
+		now = info.Modified
+		_, err = store.Put(ctx, objstore.PutRequest{Key: info.Key, Chunks: [][]byte{got.Data}})
+		return err
+	}))
+	now = time.Time{}
+	w := newMemoryWarehouse(store)
+	w.tables = maps.Clone(o.w.tables)
+	return &one{t: o.t, w: w, s: newSink(w, o.s.cfg), spec: o.spec, rounds: o.rounds, at: maps.Clone(o.at), last: o.last}
 }
 
 func (o *one) must(err error) {

@@ -143,24 +143,18 @@ func TestPositionDeletesNamePositions(t *testing.T) {
 	}
 	tbl, err := o.w.Load(t.Context(), identifier(o.spec))
 	o.must(err)
-	fs, err := tbl.FS(t.Context())
-	o.must(err)
-	manifests, err := tbl.CurrentSnapshot().Manifests(fs)
-	o.must(err)
 	deleted := int64(0)
-	for _, m := range manifests {
-		for e, err := range m.Entries(fs, true) {
-			o.must(err)
-			f := e.DataFile()
-			if f.ContentType() == iceberg.EntryContentEqDeletes {
-				t.Errorf("%s has equality deletes", f.FilePath())
-			}
-			if f.ContentType() == iceberg.EntryContentPosDeletes {
-				deleted += f.Count()
-			}
-			if ref, ok := BucketOf(f.FilePath()); !ok || ref != bucket0 {
-				t.Errorf("%s is of bucket %v, %t", f.FilePath(), ref, ok)
-			}
+	for e, err := range liveEntries(t.Context(), tbl, tbl.CurrentSnapshot()) {
+		o.must(err)
+		f := e.DataFile()
+		if f.ContentType() == iceberg.EntryContentEqDeletes {
+			t.Errorf("%s has equality deletes", f.FilePath())
+		}
+		if f.ContentType() == iceberg.EntryContentPosDeletes {
+			deleted += f.Count()
+		}
+		if ref, ok := BucketOf(f.FilePath()); !ok || ref != bucket0 {
+			t.Errorf("%s is of bucket %v, %t", f.FilePath(), ref, ok)
 		}
 	}
 	if deleted != 4 { // each update deletes the newest row of the key and no older one again
@@ -243,23 +237,17 @@ func TestLongValuesHaveNoBounds(t *testing.T) {
 	o.round(row{"+A", `{"k":1,"long":"a","short":"a","list":["a"]}`}, row{"+A", `{"k":2,"long":"` + z + `","short":"m","list":["` + z + `"]}`})
 	tbl, err := o.w.Load(t.Context(), identifier(o.spec))
 	o.must(err)
-	fs, err := tbl.FS(t.Context())
-	o.must(err)
-	manifests, err := tbl.CurrentSnapshot().Manifests(fs)
-	o.must(err)
-	for _, m := range manifests {
-		for e, err := range m.Entries(fs, true) {
-			o.must(err)
-			for name, want := range map[string]bool{"k": true, "long": false, "short": true, "list.element": false} {
-				f, ok := tbl.Schema().FindFieldByName(name)
-				if !ok {
-					t.Fatal(name)
-				}
-				_, lower := e.DataFile().LowerBoundValues()[f.ID]
-				_, upper := e.DataFile().UpperBoundValues()[f.ID]
-				if lower != want || upper != want {
-					t.Errorf("column %s: lower bound %t, upper %t, want %t", name, lower, upper, want)
-				}
+	for e, err := range liveEntries(t.Context(), tbl, tbl.CurrentSnapshot()) {
+		o.must(err)
+		for name, want := range map[string]bool{"k": true, "long": false, "short": true, "list.element": false} {
+			f, ok := tbl.Schema().FindFieldByName(name)
+			if !ok {
+				t.Fatal(name)
+			}
+			_, lower := e.DataFile().LowerBoundValues()[f.ID]
+			_, upper := e.DataFile().UpperBoundValues()[f.ID]
+			if lower != want || upper != want {
+				t.Errorf("column %s: lower bound %t, upper %t, want %t", name, lower, upper, want)
 			}
 		}
 	}

@@ -397,25 +397,12 @@ func (r *round) listFiles(ctx context.Context) (err error) {
 
 // dataFiles are those of a snapshot.
 func dataFiles(ctx context.Context, tbl *table.Table, s *table.Snapshot) (files []lakeFile, err error) {
-	fs, err := tbl.FS(ctx)
-	if err != nil {
-		return nil, err
-	}
-	manifests, err := s.Manifests(fs)
-	if err != nil {
-		return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
-	}
-	for _, m := range manifests {
-		if m.ManifestContent() != iceberg.ManifestContentData {
-			continue
+	for e, err := range liveEntries(ctx, tbl, s, iceberg.ManifestContentData) {
+		if err != nil {
+			return nil, err
 		}
-		for e, err := range m.Entries(fs, true) {
-			if err != nil {
-				return nil, fmt.Errorf("files of snapshot %d: %w", s.SnapshotID, err)
-			}
-			f := e.DataFile()
-			files = append(files, lakeFile{location: f.FilePath(), sequence: e.SequenceNum(), spec: f.SpecID(), partition: partitionText(f.Partition())})
-		}
+		f := e.DataFile()
+		files = append(files, lakeFile{location: f.FilePath(), sequence: e.SequenceNum(), spec: f.SpecID(), partition: partitionText(f.Partition())})
 	}
 	return files, nil
 }

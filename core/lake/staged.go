@@ -256,26 +256,12 @@ func (t *lakeTable) isCommitted(ctx context.Context, tbl *table.Table, round sin
 			return true, nil
 		}
 	}
-	s := tbl.CurrentSnapshot()
-	if s == nil {
-		return false, nil
-	}
-	fs, err := tbl.FS(ctx)
-	if err != nil {
-		return false, err
-	}
-	manifests, err := s.Manifests(fs)
-	if err != nil {
-		return false, err
-	}
-	for _, m := range manifests {
-		for e, err := range m.Entries(fs, true) {
-			if err != nil {
-				return false, err
-			}
-			if strings.HasSuffix(path.Dir(e.DataFile().FilePath())+"/", "/"+roundDir(round)) {
-				return true, nil
-			}
+	for e, err := range liveEntries(ctx, tbl, tbl.CurrentSnapshot()) {
+		if err != nil {
+			return false, err
+		}
+		if strings.HasSuffix(path.Dir(e.DataFile().FilePath())+"/", "/"+roundDir(round)) {
+			return true, nil
 		}
 	}
 	return false, nil
