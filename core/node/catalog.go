@@ -82,11 +82,11 @@ func (n *Node) CreateTable(ctx context.Context, d *schema.Descriptor, ifNotExist
 }
 
 // buildable refuses what is valid but cannot be served here, or not kept in the lake
-// that it is tiered to, and sinks that this node does not have; old are those that the
-// table has already.
+// that it is tiered to, and sinks that this node does not have or that cannot take the
+// table; old are those that the table has already.
 func (n *Node) buildable(d *schema.Descriptor, old []string) error {
 	for _, name := range d.Sinks() {
-		if name == cluster.LakeSink || n.deps.CheckSink == nil || slices.Contains(old, name) {
+		if n.deps.CheckSink == nil || slices.Contains(old, name) {
 			continue
 		}
 		if err := n.deps.CheckSink(d, name); err != nil {

@@ -143,8 +143,8 @@ type Deps struct {
 	// Stuck, when set, reports that the recovery of an ended epoch's log waits for a
 	// person: nobody else need wait for it. Whoever knows it calls Node.Look then.
 	Stuck func(mink.NodeEpoch) bool
-	// CheckSink, when set, says whether a table can be tiered to a sink, other than the
-	// lake, by this node.
+	// CheckSink, when set, says whether a table can be tiered to a sink, or to the lake,
+	// by this node.
 	CheckSink func(d *schema.Descriptor, sink string) error
 	Logger    *slog.Logger
 }

@@ -5,54 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/mink-project/mink/sdk/catalog"
 	"github.com/mink-project/mink/sdk/host"
-	"github.com/mink-project/mink/sdk/nearest"
 	"github.com/mink-project/mink/sdk/objstore"
 	"github.com/mink-project/mink/sdk/plugin"
 )
 
-// findKind finds the plugin of a kind by its name: that of the first directory that has
-// one. It runs nothing.
-func (h *Host) findKind(kind, name string) (Installed, error) {
-	installed, err := Discover(h.cfg.Dirs)
-	if err != nil {
-		return Installed{}, err
-	}
-	var known []string
-	var broken strings.Builder
-	for _, in := range installed {
-		switch {
-		case in.Problem != nil && (in.Manifest.Name == name && in.Manifest.Kind == kind || in.Manifest.Name == ""):
-			fmt.Fprintf(&broken, " Not usable: %v.", in.Problem)
-		case in.Problem != nil || in.Shadowed || in.Manifest.Kind != kind:
-		case in.Manifest.Name == name:
-			return in, nil
-		default:
-			known = append(known, in.Manifest.Name)
-		}
-	}
-	have := ""
-	if like, ok := nearest.Close(name, known); ok {
-		have = fmt.Sprintf(" Did you mean %s?", like)
-	} else if len(known) > 0 {
-		have = fmt.Sprintf(" Installed of this kind: %s.", strings.Join(known, ", "))
-	}
-	return Installed{}, fmt.Errorf("there is no plugin %s (%s). Searched: %s.%s%s Install it: mink plugin install PATH; or name its directory with --plugin-dir",
-		name, kind, strings.Join(h.cfg.Dirs, ", "), broken.String(), have)
-}
-
-// FindCatalog finds the catalog plugin with the name, and checks the options against its
-// manifest. It runs nothing. The text of an error says what to do.
+// FindCatalog is FindNamed of a catalog plugin.
 func (h *Host) FindCatalog(name string, options map[string]string) (Installed, error) {
-	in, err := h.findKind(plugin.KindCatalog, name)
-	if err != nil {
-		return Installed{}, err
-	}
-	_, err = in.Manifest.Resolve(options)
-	return in, err
+	return h.FindNamed(plugin.KindCatalog, name, options)
 }
 
 // OpenCatalog opens a catalog in the plugin with the name, starting the plugin's process

@@ -168,7 +168,7 @@ func TestCatalogsThatAreNotThere(t *testing.T) {
 		says    string
 	}{
 		{"sqll", nil, "Did you mean sql?"},
-		{"mem", nil, "Installed of this kind: sql."}, // a store
+		{"mem", nil, "Installed are sql."}, // a store
 		{"rest", nil, "mink plugin install"},
 		{"sql", map[string]string{"dri": "x"}, "did you mean dir?"},
 	} {

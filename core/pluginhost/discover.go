@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/mink-project/mink/sdk/host"
+	"github.com/mink-project/mink/sdk/nearest"
 	"github.com/mink-project/mink/sdk/plugin"
 )
 
@@ -191,4 +192,28 @@ func forScheme(installed []Installed, dirs []string, kind, scheme string) (Insta
 		}
 	}
 	return found[0], nil
+}
+
+// named is the first usable plugin of the kind and name.
+func named(installed []Installed, dirs []string, kind, name string) (Installed, error) {
+	var known []string
+	var broken strings.Builder
+	file := plugin.FilePrefix + kind + "-" + name
+	for _, in := range installed {
+		switch {
+		case in.Problem == nil && !in.Shadowed && in.Manifest.Kind == kind && in.Manifest.Name == name:
+			return in, nil
+		case in.Problem != nil && filepath.Base(in.Path) == file:
+			fmt.Fprintf(&broken, " Not usable: %v.", in.Problem)
+		case in.Problem == nil && in.Manifest.Kind == kind:
+			known = append(known, in.Manifest.Name)
+		}
+	}
+	text := fmt.Sprintf("no plugin of the kind %s is named %.80q. Searched: %s.%s", kind, name, strings.Join(dirs, ", "), broken.String())
+	if like, ok := nearest.Close(name, known); ok {
+		text += fmt.Sprintf(" Did you mean %s?", like)
+	} else if len(known) > 0 {
+		text += fmt.Sprintf(" Installed are %s.", strings.Join(known, ", "))
+	}
+	return Installed{}, fmt.Errorf("%s Install one: mink plugin install PATH, where PATH is an executable named %s; or name its directory with --plugin-dir", text, file)
 }

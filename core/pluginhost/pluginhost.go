@@ -121,6 +121,21 @@ func (h *Host) FindStore(uri string, options map[string]string) (Installed, erro
 	return in, err
 }
 
+// FindNamed finds the plugin of a kind by its name, and checks the options against
+// its manifest. It runs nothing. Errors say what to do.
+func (h *Host) FindNamed(kind, name string, options map[string]string) (Installed, error) {
+	installed, err := Discover(h.cfg.Dirs)
+	if err != nil {
+		return Installed{}, err
+	}
+	in, err := named(installed, h.cfg.Dirs, kind, name)
+	if err != nil {
+		return Installed{}, err
+	}
+	_, err = in.Manifest.Resolve(options)
+	return in, err
+}
+
 // OpenStore opens the store that a URI names in the plugin that serves its scheme,
 // starting the plugin's process when it does not run. A plugin that cannot start,
 // and a store that it cannot open, are errors now; later the store outlives its

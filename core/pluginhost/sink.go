@@ -4,58 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
 	"github.com/mink-project/mink/sdk/host"
-	"github.com/mink-project/mink/sdk/nearest"
 	"github.com/mink-project/mink/sdk/plugin"
 	"github.com/mink-project/mink/sdk/sink"
 )
-
-// FindNamed finds the plugin of a kind by its name, and checks the options against
-// its manifest. It runs nothing. Errors say what to do.
-func (h *Host) FindNamed(kind, name string, options map[string]string) (Installed, error) {
-	installed, err := Discover(h.cfg.Dirs)
-	if err != nil {
-		return Installed{}, err
-	}
-	in, err := named(installed, h.cfg.Dirs, kind, name)
-	if err != nil {
-		return Installed{}, err
-	}
-	_, err = in.Manifest.Resolve(options)
-	return in, err
-}
-
-// named is the first usable plugin of the kind and name.
-func named(installed []Installed, dirs []string, kind, name string) (Installed, error) {
-	var known []string
-	var broken strings.Builder
-	file := plugin.FilePrefix + kind + "-" + name
-	for _, in := range installed {
-		switch {
-		case in.Problem == nil && !in.Shadowed && in.Manifest.Kind == kind && in.Manifest.Name == name:
-			return in, nil
-		case in.Problem != nil && filepath.Base(in.Path) == file:
-			fmt.Fprintf(&broken, " Not usable: %v.", in.Problem)
-		case in.Problem == nil && in.Manifest.Kind == kind:
-			known = append(known, in.Manifest.Name)
-		}
-	}
-	text := fmt.Sprintf("no plugin of the kind %s is named %.80q. Searched: %s.%s", kind, name, strings.Join(dirs, ", "), broken.String())
-	if like, ok := nearest.Close(name, known); ok {
-		text += fmt.Sprintf(" Did you mean %s?", like)
-	} else if len(known) > 0 {
-		text += fmt.Sprintf(" Installed are %s.", strings.Join(known, ", "))
-	}
-	return Installed{}, fmt.Errorf("%s Install one: mink plugin install PATH, where PATH is an executable named %s; or name its directory with --plugin-dir", text, file)
-}
 
 // OpenSink opens a sink in the plugin of that name, starting the plugin's process when
 // it does not run. A plugin that cannot start is an error, and so is a configuration

@@ -14,6 +14,7 @@ import (
 	"github.com/mink-project/mink/core/lake"
 	"github.com/mink-project/mink/core/ops"
 	"github.com/mink-project/mink/core/pluginhost"
+	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/core/storescan"
 	"github.com/mink-project/mink/sdk/catalog"
 	"github.com/mink-project/mink/sdk/mink"
@@ -210,6 +211,19 @@ func (p *parts) pinnedInLake(id mink.TableID) (ids []int64) {
 		}
 	}
 	return ids
+}
+
+// checkLakeNames refuses a table whose names the lake's catalog cannot take. A node without a
+// lake lets it pass: another may have one.
+func (p *parts) checkLakeNames(d *schema.Descriptor) error {
+	if p.warehouse == nil {
+		return nil
+	}
+	id := catalog.Identifier{Namespace: []string{d.Database}, Name: d.Table}
+	if err := p.warehouse.Catalog().Describe().CheckTable(id); err != nil {
+		return fmt.Errorf("%w by the lake: %v (lake_catalog = %q); make the table under another name, or without lake=true", mink.ErrUnsupported, err, p.cfg.LakeCatalog) //nolint:errorlint // the class is the lake's
+	}
+	return nil
 }
 
 // lakeClient tells clients how to reach the store, by names that Iceberg's clients

@@ -152,6 +152,9 @@ func (p *parts) openSinks(ctx context.Context) error {
 
 // checkSink says whether a table can be tiered to a sink of this node.
 func (p *parts) checkSink(d *schema.Descriptor, name string) error {
+	if name == cluster.LakeSink {
+		return p.checkLakeNames(d)
+	}
 	s, ok := p.sinks[name]
 	if !ok {
 		known := slices.Sorted(maps.Keys(p.sinks))

@@ -159,7 +159,7 @@ func (c *glueCatalog) ListNamespaces(ctx context.Context, req catalog.ListNamesp
 			return resp, err
 		}
 		for _, db := range page.DatabaseList {
-			if name := aws.ToString(db.Name); plainName.MatchString(name) {
+			if name := aws.ToString(db.Name); catalog.PlainName(name) {
 				names = append(names, name)
 			}
 		}
@@ -188,7 +188,7 @@ func (c *glueCatalog) ListTables(ctx context.Context, req catalog.ListTablesRequ
 			return resp, err
 		}
 		for _, t := range page.TableList {
-			if name := aws.ToString(t.Name); isIceberg(t) && plainName.MatchString(name) {
+			if name := aws.ToString(t.Name); isIceberg(t) && catalog.PlainName(name) {
 				names = append(names, name)
 			}
 		}

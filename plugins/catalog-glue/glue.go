@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http/httptrace"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -107,14 +106,13 @@ func (c *glueCatalog) id() *string {
 	return aws.String(c.cfg.catalogID)
 }
 
-// plainName: Glue folds capital letters, and Athena and Hive read no others.
-var plainName = regexp.MustCompile(`^[a-z0-9_]{1,255}$`)
-
+// database is a namespace's database. Names are plain: Glue folds capital letters, and Athena
+// and Hive read no others.
 func database(namespace []string) (string, error) {
 	if err := catalog.CheckNamespace(namespace); err != nil {
 		return "", err
 	}
-	if len(namespace) != 1 || !plainName.MatchString(namespace[0]) {
+	if len(namespace) != 1 || !catalog.PlainName(namespace[0]) {
 		return "", fmt.Errorf("%w: %.80q: a database of Glue is one name of a-z, 0-9 and _, up to 255", catalog.ErrInvalid, strings.Join(namespace, "."))
 	}
 	return namespace[0], nil
@@ -128,7 +126,7 @@ func checkTable(id catalog.Identifier) (string, error) {
 	if err := id.Validate(); err != nil {
 		return "", err
 	}
-	if !plainName.MatchString(id.Name) {
+	if !catalog.PlainName(id.Name) {
 		return "", fmt.Errorf("%w: %.80q: a table of Glue is named with a-z, 0-9 and _, up to 255", catalog.ErrInvalid, id.Name)
 	}
 	return db, nil

@@ -69,8 +69,8 @@ type Description struct {
 	VendsCredentials bool
 	// Renames: RenameTable works. Without it the answer is ErrUnimplemented.
 	Renames bool
-	// PlainNames: a namespace has one level, and names are of a-z, 0-9 and _ alone, as
-	// Glue and Hive have them, in small letters. Other names are ErrInvalid.
+	// PlainNames: a namespace has one level, and names are PlainName, as Glue and Hive
+	// have them, in small letters. Other names are ErrInvalid.
 	PlainNames bool
 	// ForbiddenProperties are table properties that the catalog refuses; a name that
 	// ends with * stands for all with the prefix.
@@ -119,6 +119,33 @@ func checkName(what, name string) error {
 		return fmt.Errorf("%w: %s %.40q... has %d bytes, the limit is %d", ErrInvalid, what, name, len(name), nameMax)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
 		return fmt.Errorf("%w: %s %.80q has control characters or is no UTF-8", ErrInvalid, what, name)
+	}
+	return nil
+}
+
+// plainNameMax is the longest plain name, in bytes.
+const plainNameMax = 255
+
+// PlainName says whether a name is of a-z, 0-9 and _ alone, 1 to 255 of them.
+func PlainName(name string) bool {
+	return name != "" && len(name) <= plainNameMax && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_'
+	})
+}
+
+// CheckTable refuses a table that the catalog cannot have because of its names, with
+// ErrInvalid: before anything is asked of it.
+func (d Description) CheckTable(id Identifier) error {
+	if err := id.Validate(); err != nil || !d.PlainNames {
+		return err
+	}
+	if len(id.Namespace) != 1 {
+		return fmt.Errorf("%w: namespaces of catalog %q have one level, %.80q has %d", ErrInvalid, d.Name, strings.Join(id.Namespace, "."), len(id.Namespace))
+	}
+	for _, n := range []struct{ what, name string }{{"namespace", id.Namespace[0]}, {"table", id.Name}} {
+		if !PlainName(n.name) {
+			return fmt.Errorf("%w: catalog %q takes names of a-z, 0-9 and _ alone, up to %d of them, and the %s is named %.80q", ErrInvalid, d.Name, plainNameMax, n.what, n.name)
+		}
 	}
 	return nil
 }
