@@ -58,7 +58,7 @@ interop: build ## nine Kafka clients against one node (needs kcat, gcc, node and
 	@scripts/interop.sh
 
 .PHONY: e2e-lake
-e2e-lake: build ## DuckDB and PyIceberg read the lake (needs python3; makes an environment of its own)
+e2e-lake: build ## DuckDB, PyIceberg and Spark read the lake (needs python3, for Spark maven and a JDK; makes an environment of its own)
 	@scripts/e2e-lake.sh
 
 .PHONY: suites

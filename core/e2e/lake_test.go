@@ -29,7 +29,13 @@ import (
 )
 
 // lakeEngines read each table, from its metadata file and through the node's /iceberg.
-var lakeEngines = []string{"pyiceberg-file", "pyiceberg-rest", "duckdb-file", "duckdb-rest"}
+func lakeEngines() []string {
+	engines := []string{"pyiceberg-file", "pyiceberg-rest", "duckdb-file", "duckdb-rest"}
+	if os.Getenv("MINK_TEST_ICEBERG_SPARK") != "" {
+		engines = append(engines, "spark-rest")
+	}
+	return engines
+}
 
 // lakePython is an interpreter with other engines; scripts/e2e-lake.sh makes it.
 func lakePython(t *testing.T) string {
@@ -257,7 +263,7 @@ func readByOthers(t *testing.T, when string, tables ...*lakeTable) {
 		}
 		file := l.expected()
 		database, name, _ := strings.Cut(l.name, ".")
-		for _, engine := range lakeEngines {
+		for _, engine := range lakeEngines() {
 			location := it.Location
 			if strings.HasSuffix(engine, "-rest") {
 				location = "http://" + l.n.http + "/iceberg"

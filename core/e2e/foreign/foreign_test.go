@@ -1,10 +1,12 @@
-// Package foreign reads the lake with other engines: DuckDB and PyIceberg, as people
+// Package foreign reads the lake with other engines: DuckDB, PyIceberg and Spark, as people
 // install them. scripts/e2e-lake.sh makes their environment.
 package foreign
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -218,6 +221,49 @@ func (b *tbl) alter(changes ...schema.Change) {
 	}
 }
 
+// readers is the process of readers.py that all tests ask: an engine's start takes seconds.
+var readers struct {
+	sync.Mutex
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// TestMain ends it.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if readers.cmd != nil {
+		_ = readers.in.Close()
+		if err := readers.cmd.Wait(); err != nil {
+			fmt.Fprintln(os.Stderr, "readers.py:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// ask sends a line to readers.py and answers its line.
+func ask(t *testing.T, line []byte) []byte {
+	t.Helper()
+	readers.Lock()
+	defer readers.Unlock()
+	if readers.cmd == nil {
+		cmd := exec.Command(os.Getenv("MINK_TEST_LAKE_PYTHON"), "readers.py", "-") //nolint:noctx // it outlives the test
+		cmd.Stderr = os.Stderr
+		in, err := cmd.StdinPipe()
+		must(t, err)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		readers.cmd, readers.in, readers.out = cmd, in, bufio.NewReader(out)
+	}
+	_, err := readers.in.Write(append(line, '\n'))
+	must(t, err)
+	answer, err := readers.out.ReadBytes('\n')
+	must(t, err)
+	return answer
+}
+
 // verdict is what readers.py prints.
 type verdict struct {
 	Rows    int             `json:"rows"`
@@ -243,14 +289,10 @@ func (b *tbl) read(engine string) verdict {
 	if strings.HasSuffix(engine, "-rest") {
 		location = b.rest
 	}
-	cmd := exec.CommandContext(b.t.Context(), os.Getenv("MINK_TEST_LAKE_PYTHON"), "readers.py", expected, engine, location, b.spec.Database, b.spec.Name)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		b.t.Fatalf("%s: %v\n%s", engine, err, out)
-	}
+	request, err := json.Marshal([]string{expected, engine, location, b.spec.Database, b.spec.Name})
+	must(b.t, err)
 	var v verdict
-	must(b.t, json.Unmarshal(out[strings.LastIndex(strings.TrimSpace(string(out)), "\n")+1:], &v))
+	must(b.t, json.Unmarshal(ask(b.t, request), &v))
 	return v
 }
 
@@ -269,6 +311,7 @@ const (
 	duckdb        = "duckdb-file"
 	pyicebergREST = "pyiceberg-rest"
 	duckdbREST    = "duckdb-rest"
+	sparkREST     = "spark-rest"
 )
 
 // A wrong row, one too many and one too few are seen: nothing below passes by itself.

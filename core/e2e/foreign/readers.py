@@ -3,15 +3,18 @@
     readers.py EXPECTED.arrow ENGINE LOCATION NAMESPACE TABLE
     readers.py -          the same, for each line of standard input, a JSON array of the five
 
-ENGINE is pyiceberg-file or duckdb-file (LOCATION: a metadata file), pyiceberg-rest or
-duckdb-rest (LOCATION: the URI of a REST catalog). Prints a JSON object: rows (how many
-were read), error (the engine's own), or differs (what is there and should not be, and
-the other way round).
+ENGINE is pyiceberg-file or duckdb-file (LOCATION: a metadata file), pyiceberg-rest,
+duckdb-rest or spark-rest (LOCATION: the URI of a REST catalog). Prints a JSON object:
+rows (how many were read), error (the engine's own), or differs (what is there and should
+not be, and the other way round). Spark takes Iceberg's runtime from the jar that
+MINK_TEST_ICEBERG_SPARK names.
 """
 
 import datetime
 import decimal
+import functools
 import json
+import os
 import pathlib
 import sys
 
@@ -57,7 +60,44 @@ def duckdb_connection():
     return c
 
 
+@functools.cache
+def spark_session():
+    from pyspark.sql import SparkSession
+
+    conf = {
+        "spark.jars": os.environ["MINK_TEST_ICEBERG_SPARK"],
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for k, v in conf.items():
+        builder = builder.config(k, v)
+    return builder.getOrCreate()
+
+
+@functools.cache
+def spark_catalog(uri):
+    """The name of a Spark catalog for a REST catalog; it keeps no table between queries."""
+    name = f"lake{spark_catalog.cache_info().misses}"
+    c = f"spark.sql.catalog.{name}"
+    for k, v in {
+        c: "org.apache.iceberg.spark.SparkCatalog",
+        c + ".type": "rest",
+        c + ".uri": uri,
+        c + ".cache-enabled": "false",
+    }.items():
+        spark_session().conf.set(k, v)
+    return name
+
+
 def read(engine, location, namespace, name):
+    if engine == "spark-rest":
+        return spark_session().table(f"{spark_catalog(location)}.`{namespace}`.`{name}`").toArrow()
     if engine == "pyiceberg-file":
         from pyiceberg.table import StaticTable
 
