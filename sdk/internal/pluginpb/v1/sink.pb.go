@@ -747,6 +747,86 @@ func (*CloseTableResponse) Descriptor() ([]byte, []int) {
 	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{10}
 }
 
+type WatchTableRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         uint64                 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchTableRequest) Reset() {
+	*x = WatchTableRequest{}
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchTableRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchTableRequest) ProtoMessage() {}
+
+func (x *WatchTableRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchTableRequest.ProtoReflect.Descriptor instead.
+func (*WatchTableRequest) Descriptor() ([]byte, []int) {
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatchTableRequest) GetTable() uint64 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+type WatchTableResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchTableResponse) Reset() {
+	*x = WatchTableResponse{}
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchTableResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchTableResponse) ProtoMessage() {}
+
+func (x *WatchTableResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchTableResponse.ProtoReflect.Descriptor instead.
+func (*WatchTableResponse) Descriptor() ([]byte, []int) {
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{12}
+}
+
 type BucketRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TableId       int64                  `protobuf:"varint,1,opt,name=table_id,json=tableId,proto3" json:"table_id,omitempty"`
@@ -758,7 +838,7 @@ type BucketRef struct {
 
 func (x *BucketRef) Reset() {
 	*x = BucketRef{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[11]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +850,7 @@ func (x *BucketRef) String() string {
 func (*BucketRef) ProtoMessage() {}
 
 func (x *BucketRef) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[11]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +863,7 @@ func (x *BucketRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketRef.ProtoReflect.Descriptor instead.
 func (*BucketRef) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{11}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BucketRef) GetTableId() int64 {
@@ -817,7 +897,7 @@ type BucketEnd struct {
 
 func (x *BucketEnd) Reset() {
 	*x = BucketEnd{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[12]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +909,7 @@ func (x *BucketEnd) String() string {
 func (*BucketEnd) ProtoMessage() {}
 
 func (x *BucketEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[12]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +922,7 @@ func (x *BucketEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketEnd.ProtoReflect.Descriptor instead.
 func (*BucketEnd) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{12}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BucketEnd) GetBucket() *BucketRef {
@@ -870,7 +950,7 @@ type BucketRange struct {
 
 func (x *BucketRange) Reset() {
 	*x = BucketRange{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[13]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +962,7 @@ func (x *BucketRange) String() string {
 func (*BucketRange) ProtoMessage() {}
 
 func (x *BucketRange) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[13]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +975,7 @@ func (x *BucketRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketRange.ProtoReflect.Descriptor instead.
 func (*BucketRange) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{13}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BucketRange) GetBucket() *BucketRef {
@@ -929,7 +1009,7 @@ type RecoverRequest struct {
 
 func (x *RecoverRequest) Reset() {
 	*x = RecoverRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[14]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1021,7 @@ func (x *RecoverRequest) String() string {
 func (*RecoverRequest) ProtoMessage() {}
 
 func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[14]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1034,7 @@ func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{14}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RecoverRequest) GetTable() uint64 {
@@ -983,7 +1063,7 @@ type RecoverResponse struct {
 
 func (x *RecoverResponse) Reset() {
 	*x = RecoverResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[15]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1075,7 @@ func (x *RecoverResponse) String() string {
 func (*RecoverResponse) ProtoMessage() {}
 
 func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[15]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1088,7 @@ func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
 func (*RecoverResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{15}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RecoverResponse) GetRound() string {
@@ -1051,7 +1131,7 @@ type BeginRoundRequest struct {
 
 func (x *BeginRoundRequest) Reset() {
 	*x = BeginRoundRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[16]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1143,7 @@ func (x *BeginRoundRequest) String() string {
 func (*BeginRoundRequest) ProtoMessage() {}
 
 func (x *BeginRoundRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[16]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1156,7 @@ func (x *BeginRoundRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRoundRequest.ProtoReflect.Descriptor instead.
 func (*BeginRoundRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{16}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BeginRoundRequest) GetTable() uint64 {
@@ -1115,7 +1195,7 @@ type BeginRoundResponse struct {
 
 func (x *BeginRoundResponse) Reset() {
 	*x = BeginRoundResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[17]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1207,7 @@ func (x *BeginRoundResponse) String() string {
 func (*BeginRoundResponse) ProtoMessage() {}
 
 func (x *BeginRoundResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[17]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1220,7 @@ func (x *BeginRoundResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRoundResponse.ProtoReflect.Descriptor instead.
 func (*BeginRoundResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{17}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{19}
 }
 
 type WriteHeader struct {
@@ -1159,7 +1239,7 @@ type WriteHeader struct {
 
 func (x *WriteHeader) Reset() {
 	*x = WriteHeader{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[18]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1251,7 @@ func (x *WriteHeader) String() string {
 func (*WriteHeader) ProtoMessage() {}
 
 func (x *WriteHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[18]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1264,7 @@ func (x *WriteHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteHeader.ProtoReflect.Descriptor instead.
 func (*WriteHeader) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{18}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WriteHeader) GetTable() uint64 {
@@ -1253,7 +1333,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[19]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1345,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[19]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1358,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{19}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WriteRequest) GetHeader() *WriteHeader {
@@ -1303,7 +1383,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[20]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1395,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[20]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1408,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{20}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{22}
 }
 
 type PrepareRequest struct {
@@ -1340,7 +1420,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[21]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1432,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[21]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1445,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{21}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PrepareRequest) GetTable() uint64 {
@@ -1384,7 +1464,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[22]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1476,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[22]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1489,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{22}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PrepareResponse) GetStaged() []byte {
@@ -1433,7 +1513,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[23]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1525,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[23]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1538,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{23}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CommitRequest) GetTable() uint64 {
@@ -1512,7 +1592,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[24]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1604,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[24]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1617,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{24}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CommitResponse) GetSnapshot() string {
@@ -1558,7 +1638,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[25]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1650,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[25]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1663,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{25}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AbortRequest) GetTable() uint64 {
@@ -1615,7 +1695,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[26]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1707,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[26]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1720,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{26}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{28}
 }
 
 type SchemaChangeRequest struct {
@@ -1653,7 +1733,7 @@ type SchemaChangeRequest struct {
 
 func (x *SchemaChangeRequest) Reset() {
 	*x = SchemaChangeRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[27]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1745,7 @@ func (x *SchemaChangeRequest) String() string {
 func (*SchemaChangeRequest) ProtoMessage() {}
 
 func (x *SchemaChangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[27]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1758,7 @@ func (x *SchemaChangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaChangeRequest.ProtoReflect.Descriptor instead.
 func (*SchemaChangeRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{27}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SchemaChangeRequest) GetTable() uint64 {
@@ -1703,7 +1783,7 @@ type SchemaChangeResponse struct {
 
 func (x *SchemaChangeResponse) Reset() {
 	*x = SchemaChangeResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[28]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1795,7 @@ func (x *SchemaChangeResponse) String() string {
 func (*SchemaChangeResponse) ProtoMessage() {}
 
 func (x *SchemaChangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[28]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1808,7 @@ func (x *SchemaChangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchemaChangeResponse.ProtoReflect.Descriptor instead.
 func (*SchemaChangeResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{28}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{30}
 }
 
 type DropRequest struct {
@@ -1740,7 +1820,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[29]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1832,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[29]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1845,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{29}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DropRequest) GetTable() uint64 {
@@ -1783,7 +1863,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[30]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1875,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[30]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1888,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{30}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{32}
 }
 
 type ReadTableRequest struct {
@@ -1821,7 +1901,7 @@ type ReadTableRequest struct {
 
 func (x *ReadTableRequest) Reset() {
 	*x = ReadTableRequest{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[31]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1913,7 @@ func (x *ReadTableRequest) String() string {
 func (*ReadTableRequest) ProtoMessage() {}
 
 func (x *ReadTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[31]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +1926,7 @@ func (x *ReadTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadTableRequest.ProtoReflect.Descriptor instead.
 func (*ReadTableRequest) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{31}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReadTableRequest) GetSink() uint64 {
@@ -1873,7 +1953,7 @@ type ReadTableHeader struct {
 
 func (x *ReadTableHeader) Reset() {
 	*x = ReadTableHeader{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[32]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +1965,7 @@ func (x *ReadTableHeader) String() string {
 func (*ReadTableHeader) ProtoMessage() {}
 
 func (x *ReadTableHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[32]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +1978,7 @@ func (x *ReadTableHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadTableHeader.ProtoReflect.Descriptor instead.
 func (*ReadTableHeader) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{32}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReadTableHeader) GetChanges() []byte {
@@ -1925,7 +2005,7 @@ type ReadTableResponse struct {
 
 func (x *ReadTableResponse) Reset() {
 	*x = ReadTableResponse{}
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[33]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2017,7 @@ func (x *ReadTableResponse) String() string {
 func (*ReadTableResponse) ProtoMessage() {}
 
 func (x *ReadTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mink_plugin_v1_sink_proto_msgTypes[33]
+	mi := &file_mink_plugin_v1_sink_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2030,7 @@ func (x *ReadTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadTableResponse.ProtoReflect.Descriptor instead.
 func (*ReadTableResponse) Descriptor() ([]byte, []int) {
-	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{33}
+	return file_mink_plugin_v1_sink_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReadTableResponse) GetHeader() *ReadTableHeader {
@@ -2017,7 +2097,10 @@ const file_mink_plugin_v1_sink_proto_rawDesc = "" +
 	"\x05table\x18\x01 \x01(\x04R\x05table\")\n" +
 	"\x11CloseTableRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\x04R\x05table\"\x14\n" +
-	"\x12CloseTableResponse\"_\n" +
+	"\x12CloseTableResponse\")\n" +
+	"\x11WatchTableRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x04R\x05table\"\x14\n" +
+	"\x12WatchTableResponse\"_\n" +
 	"\tBucketRef\x12\x19\n" +
 	"\btable_id\x18\x01 \x01(\x03R\atableId\x12!\n" +
 	"\fpartition_id\x18\x02 \x01(\x03R\vpartitionId\x12\x14\n" +
@@ -2098,7 +2181,7 @@ const file_mink_plugin_v1_sink_proto_rawDesc = "" +
 	"\x13CHANGES_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCHANGES_REFUSED\x10\x01\x12\x10\n" +
 	"\fCHANGES_KEPT\x10\x02\x12\x13\n" +
-	"\x0fCHANGES_APPLIED\x10\x032\xf7\a\n" +
+	"\x0fCHANGES_APPLIED\x10\x032\xc9\b\n" +
 	"\x04Sink\x12I\n" +
 	"\x04Open\x12\x1f.mink.plugin.v1.OpenSinkRequest\x1a .mink.plugin.v1.OpenSinkResponse\x12L\n" +
 	"\x05Close\x12 .mink.plugin.v1.CloseSinkRequest\x1a!.mink.plugin.v1.CloseSinkResponse\x12P\n" +
@@ -2113,7 +2196,8 @@ const file_mink_plugin_v1_sink_proto_rawDesc = "" +
 	"\x06Commit\x12\x1d.mink.plugin.v1.CommitRequest\x1a\x1e.mink.plugin.v1.CommitResponse\x12D\n" +
 	"\x05Abort\x12\x1c.mink.plugin.v1.AbortRequest\x1a\x1d.mink.plugin.v1.AbortResponse\x12Y\n" +
 	"\fSchemaChange\x12#.mink.plugin.v1.SchemaChangeRequest\x1a$.mink.plugin.v1.SchemaChangeResponse\x12A\n" +
-	"\x04Drop\x12\x1b.mink.plugin.v1.DropRequest\x1a\x1c.mink.plugin.v1.DropResponse\x12M\n" +
+	"\x04Drop\x12\x1b.mink.plugin.v1.DropRequest\x1a\x1c.mink.plugin.v1.DropResponse\x12P\n" +
+	"\x05Watch\x12!.mink.plugin.v1.WatchTableRequest\x1a\".mink.plugin.v1.WatchTableResponse0\x01\x12M\n" +
 	"\x04Read\x12 .mink.plugin.v1.ReadTableRequest\x1a!.mink.plugin.v1.ReadTableResponse0\x01B@Z>github.com/mink-project/mink/sdk/internal/pluginpb/v1;pluginpbb\x06proto3"
 
 var (
@@ -2129,7 +2213,7 @@ func file_mink_plugin_v1_sink_proto_rawDescGZIP() []byte {
 }
 
 var file_mink_plugin_v1_sink_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_mink_plugin_v1_sink_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_mink_plugin_v1_sink_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_mink_plugin_v1_sink_proto_goTypes = []any{
 	(Delivery)(0),                // 0: mink.plugin.v1.Delivery
 	(Changes)(0),                 // 1: mink.plugin.v1.Changes
@@ -2144,77 +2228,81 @@ var file_mink_plugin_v1_sink_proto_goTypes = []any{
 	(*OpenTableResponse)(nil),    // 10: mink.plugin.v1.OpenTableResponse
 	(*CloseTableRequest)(nil),    // 11: mink.plugin.v1.CloseTableRequest
 	(*CloseTableResponse)(nil),   // 12: mink.plugin.v1.CloseTableResponse
-	(*BucketRef)(nil),            // 13: mink.plugin.v1.BucketRef
-	(*BucketEnd)(nil),            // 14: mink.plugin.v1.BucketEnd
-	(*BucketRange)(nil),          // 15: mink.plugin.v1.BucketRange
-	(*RecoverRequest)(nil),       // 16: mink.plugin.v1.RecoverRequest
-	(*RecoverResponse)(nil),      // 17: mink.plugin.v1.RecoverResponse
-	(*BeginRoundRequest)(nil),    // 18: mink.plugin.v1.BeginRoundRequest
-	(*BeginRoundResponse)(nil),   // 19: mink.plugin.v1.BeginRoundResponse
-	(*WriteHeader)(nil),          // 20: mink.plugin.v1.WriteHeader
-	(*WriteRequest)(nil),         // 21: mink.plugin.v1.WriteRequest
-	(*WriteResponse)(nil),        // 22: mink.plugin.v1.WriteResponse
-	(*PrepareRequest)(nil),       // 23: mink.plugin.v1.PrepareRequest
-	(*PrepareResponse)(nil),      // 24: mink.plugin.v1.PrepareResponse
-	(*CommitRequest)(nil),        // 25: mink.plugin.v1.CommitRequest
-	(*CommitResponse)(nil),       // 26: mink.plugin.v1.CommitResponse
-	(*AbortRequest)(nil),         // 27: mink.plugin.v1.AbortRequest
-	(*AbortResponse)(nil),        // 28: mink.plugin.v1.AbortResponse
-	(*SchemaChangeRequest)(nil),  // 29: mink.plugin.v1.SchemaChangeRequest
-	(*SchemaChangeResponse)(nil), // 30: mink.plugin.v1.SchemaChangeResponse
-	(*DropRequest)(nil),          // 31: mink.plugin.v1.DropRequest
-	(*DropResponse)(nil),         // 32: mink.plugin.v1.DropResponse
-	(*ReadTableRequest)(nil),     // 33: mink.plugin.v1.ReadTableRequest
-	(*ReadTableHeader)(nil),      // 34: mink.plugin.v1.ReadTableHeader
-	(*ReadTableResponse)(nil),    // 35: mink.plugin.v1.ReadTableResponse
-	nil,                          // 36: mink.plugin.v1.OpenSinkRequest.OptionsEntry
-	nil,                          // 37: mink.plugin.v1.TableSpec.OptionsEntry
+	(*WatchTableRequest)(nil),    // 13: mink.plugin.v1.WatchTableRequest
+	(*WatchTableResponse)(nil),   // 14: mink.plugin.v1.WatchTableResponse
+	(*BucketRef)(nil),            // 15: mink.plugin.v1.BucketRef
+	(*BucketEnd)(nil),            // 16: mink.plugin.v1.BucketEnd
+	(*BucketRange)(nil),          // 17: mink.plugin.v1.BucketRange
+	(*RecoverRequest)(nil),       // 18: mink.plugin.v1.RecoverRequest
+	(*RecoverResponse)(nil),      // 19: mink.plugin.v1.RecoverResponse
+	(*BeginRoundRequest)(nil),    // 20: mink.plugin.v1.BeginRoundRequest
+	(*BeginRoundResponse)(nil),   // 21: mink.plugin.v1.BeginRoundResponse
+	(*WriteHeader)(nil),          // 22: mink.plugin.v1.WriteHeader
+	(*WriteRequest)(nil),         // 23: mink.plugin.v1.WriteRequest
+	(*WriteResponse)(nil),        // 24: mink.plugin.v1.WriteResponse
+	(*PrepareRequest)(nil),       // 25: mink.plugin.v1.PrepareRequest
+	(*PrepareResponse)(nil),      // 26: mink.plugin.v1.PrepareResponse
+	(*CommitRequest)(nil),        // 27: mink.plugin.v1.CommitRequest
+	(*CommitResponse)(nil),       // 28: mink.plugin.v1.CommitResponse
+	(*AbortRequest)(nil),         // 29: mink.plugin.v1.AbortRequest
+	(*AbortResponse)(nil),        // 30: mink.plugin.v1.AbortResponse
+	(*SchemaChangeRequest)(nil),  // 31: mink.plugin.v1.SchemaChangeRequest
+	(*SchemaChangeResponse)(nil), // 32: mink.plugin.v1.SchemaChangeResponse
+	(*DropRequest)(nil),          // 33: mink.plugin.v1.DropRequest
+	(*DropResponse)(nil),         // 34: mink.plugin.v1.DropResponse
+	(*ReadTableRequest)(nil),     // 35: mink.plugin.v1.ReadTableRequest
+	(*ReadTableHeader)(nil),      // 36: mink.plugin.v1.ReadTableHeader
+	(*ReadTableResponse)(nil),    // 37: mink.plugin.v1.ReadTableResponse
+	nil,                          // 38: mink.plugin.v1.OpenSinkRequest.OptionsEntry
+	nil,                          // 39: mink.plugin.v1.TableSpec.OptionsEntry
 }
 var file_mink_plugin_v1_sink_proto_depIdxs = []int32{
-	36, // 0: mink.plugin.v1.OpenSinkRequest.options:type_name -> mink.plugin.v1.OpenSinkRequest.OptionsEntry
+	38, // 0: mink.plugin.v1.OpenSinkRequest.options:type_name -> mink.plugin.v1.OpenSinkRequest.OptionsEntry
 	4,  // 1: mink.plugin.v1.OpenSinkResponse.description:type_name -> mink.plugin.v1.SinkDescription
 	0,  // 2: mink.plugin.v1.SinkDescription.delivery:type_name -> mink.plugin.v1.Delivery
 	1,  // 3: mink.plugin.v1.SinkDescription.changes:type_name -> mink.plugin.v1.Changes
 	8,  // 4: mink.plugin.v1.TableSpec.schema:type_name -> mink.plugin.v1.TableSchema
-	37, // 5: mink.plugin.v1.TableSpec.options:type_name -> mink.plugin.v1.TableSpec.OptionsEntry
+	39, // 5: mink.plugin.v1.TableSpec.options:type_name -> mink.plugin.v1.TableSpec.OptionsEntry
 	7,  // 6: mink.plugin.v1.OpenTableRequest.table:type_name -> mink.plugin.v1.TableSpec
-	13, // 7: mink.plugin.v1.BucketEnd.bucket:type_name -> mink.plugin.v1.BucketRef
-	13, // 8: mink.plugin.v1.BucketRange.bucket:type_name -> mink.plugin.v1.BucketRef
-	14, // 9: mink.plugin.v1.RecoverResponse.ends:type_name -> mink.plugin.v1.BucketEnd
-	13, // 10: mink.plugin.v1.WriteHeader.bucket:type_name -> mink.plugin.v1.BucketRef
-	20, // 11: mink.plugin.v1.WriteRequest.header:type_name -> mink.plugin.v1.WriteHeader
-	15, // 12: mink.plugin.v1.CommitRequest.ranges:type_name -> mink.plugin.v1.BucketRange
+	15, // 7: mink.plugin.v1.BucketEnd.bucket:type_name -> mink.plugin.v1.BucketRef
+	15, // 8: mink.plugin.v1.BucketRange.bucket:type_name -> mink.plugin.v1.BucketRef
+	16, // 9: mink.plugin.v1.RecoverResponse.ends:type_name -> mink.plugin.v1.BucketEnd
+	15, // 10: mink.plugin.v1.WriteHeader.bucket:type_name -> mink.plugin.v1.BucketRef
+	22, // 11: mink.plugin.v1.WriteRequest.header:type_name -> mink.plugin.v1.WriteHeader
+	17, // 12: mink.plugin.v1.CommitRequest.ranges:type_name -> mink.plugin.v1.BucketRange
 	8,  // 13: mink.plugin.v1.SchemaChangeRequest.schema:type_name -> mink.plugin.v1.TableSchema
 	7,  // 14: mink.plugin.v1.ReadTableRequest.table:type_name -> mink.plugin.v1.TableSpec
-	34, // 15: mink.plugin.v1.ReadTableResponse.header:type_name -> mink.plugin.v1.ReadTableHeader
+	36, // 15: mink.plugin.v1.ReadTableResponse.header:type_name -> mink.plugin.v1.ReadTableHeader
 	2,  // 16: mink.plugin.v1.Sink.Open:input_type -> mink.plugin.v1.OpenSinkRequest
 	5,  // 17: mink.plugin.v1.Sink.Close:input_type -> mink.plugin.v1.CloseSinkRequest
 	9,  // 18: mink.plugin.v1.Sink.OpenTable:input_type -> mink.plugin.v1.OpenTableRequest
 	11, // 19: mink.plugin.v1.Sink.CloseTable:input_type -> mink.plugin.v1.CloseTableRequest
-	16, // 20: mink.plugin.v1.Sink.Recover:input_type -> mink.plugin.v1.RecoverRequest
-	18, // 21: mink.plugin.v1.Sink.BeginRound:input_type -> mink.plugin.v1.BeginRoundRequest
-	21, // 22: mink.plugin.v1.Sink.Write:input_type -> mink.plugin.v1.WriteRequest
-	23, // 23: mink.plugin.v1.Sink.Prepare:input_type -> mink.plugin.v1.PrepareRequest
-	25, // 24: mink.plugin.v1.Sink.Commit:input_type -> mink.plugin.v1.CommitRequest
-	27, // 25: mink.plugin.v1.Sink.Abort:input_type -> mink.plugin.v1.AbortRequest
-	29, // 26: mink.plugin.v1.Sink.SchemaChange:input_type -> mink.plugin.v1.SchemaChangeRequest
-	31, // 27: mink.plugin.v1.Sink.Drop:input_type -> mink.plugin.v1.DropRequest
-	33, // 28: mink.plugin.v1.Sink.Read:input_type -> mink.plugin.v1.ReadTableRequest
-	3,  // 29: mink.plugin.v1.Sink.Open:output_type -> mink.plugin.v1.OpenSinkResponse
-	6,  // 30: mink.plugin.v1.Sink.Close:output_type -> mink.plugin.v1.CloseSinkResponse
-	10, // 31: mink.plugin.v1.Sink.OpenTable:output_type -> mink.plugin.v1.OpenTableResponse
-	12, // 32: mink.plugin.v1.Sink.CloseTable:output_type -> mink.plugin.v1.CloseTableResponse
-	17, // 33: mink.plugin.v1.Sink.Recover:output_type -> mink.plugin.v1.RecoverResponse
-	19, // 34: mink.plugin.v1.Sink.BeginRound:output_type -> mink.plugin.v1.BeginRoundResponse
-	22, // 35: mink.plugin.v1.Sink.Write:output_type -> mink.plugin.v1.WriteResponse
-	24, // 36: mink.plugin.v1.Sink.Prepare:output_type -> mink.plugin.v1.PrepareResponse
-	26, // 37: mink.plugin.v1.Sink.Commit:output_type -> mink.plugin.v1.CommitResponse
-	28, // 38: mink.plugin.v1.Sink.Abort:output_type -> mink.plugin.v1.AbortResponse
-	30, // 39: mink.plugin.v1.Sink.SchemaChange:output_type -> mink.plugin.v1.SchemaChangeResponse
-	32, // 40: mink.plugin.v1.Sink.Drop:output_type -> mink.plugin.v1.DropResponse
-	35, // 41: mink.plugin.v1.Sink.Read:output_type -> mink.plugin.v1.ReadTableResponse
-	29, // [29:42] is the sub-list for method output_type
-	16, // [16:29] is the sub-list for method input_type
+	18, // 20: mink.plugin.v1.Sink.Recover:input_type -> mink.plugin.v1.RecoverRequest
+	20, // 21: mink.plugin.v1.Sink.BeginRound:input_type -> mink.plugin.v1.BeginRoundRequest
+	23, // 22: mink.plugin.v1.Sink.Write:input_type -> mink.plugin.v1.WriteRequest
+	25, // 23: mink.plugin.v1.Sink.Prepare:input_type -> mink.plugin.v1.PrepareRequest
+	27, // 24: mink.plugin.v1.Sink.Commit:input_type -> mink.plugin.v1.CommitRequest
+	29, // 25: mink.plugin.v1.Sink.Abort:input_type -> mink.plugin.v1.AbortRequest
+	31, // 26: mink.plugin.v1.Sink.SchemaChange:input_type -> mink.plugin.v1.SchemaChangeRequest
+	33, // 27: mink.plugin.v1.Sink.Drop:input_type -> mink.plugin.v1.DropRequest
+	13, // 28: mink.plugin.v1.Sink.Watch:input_type -> mink.plugin.v1.WatchTableRequest
+	35, // 29: mink.plugin.v1.Sink.Read:input_type -> mink.plugin.v1.ReadTableRequest
+	3,  // 30: mink.plugin.v1.Sink.Open:output_type -> mink.plugin.v1.OpenSinkResponse
+	6,  // 31: mink.plugin.v1.Sink.Close:output_type -> mink.plugin.v1.CloseSinkResponse
+	10, // 32: mink.plugin.v1.Sink.OpenTable:output_type -> mink.plugin.v1.OpenTableResponse
+	12, // 33: mink.plugin.v1.Sink.CloseTable:output_type -> mink.plugin.v1.CloseTableResponse
+	19, // 34: mink.plugin.v1.Sink.Recover:output_type -> mink.plugin.v1.RecoverResponse
+	21, // 35: mink.plugin.v1.Sink.BeginRound:output_type -> mink.plugin.v1.BeginRoundResponse
+	24, // 36: mink.plugin.v1.Sink.Write:output_type -> mink.plugin.v1.WriteResponse
+	26, // 37: mink.plugin.v1.Sink.Prepare:output_type -> mink.plugin.v1.PrepareResponse
+	28, // 38: mink.plugin.v1.Sink.Commit:output_type -> mink.plugin.v1.CommitResponse
+	30, // 39: mink.plugin.v1.Sink.Abort:output_type -> mink.plugin.v1.AbortResponse
+	32, // 40: mink.plugin.v1.Sink.SchemaChange:output_type -> mink.plugin.v1.SchemaChangeResponse
+	34, // 41: mink.plugin.v1.Sink.Drop:output_type -> mink.plugin.v1.DropResponse
+	14, // 42: mink.plugin.v1.Sink.Watch:output_type -> mink.plugin.v1.WatchTableResponse
+	37, // 43: mink.plugin.v1.Sink.Read:output_type -> mink.plugin.v1.ReadTableResponse
+	30, // [30:44] is the sub-list for method output_type
+	16, // [16:30] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
 	16, // [16:16] is the sub-list for extension extendee
 	0,  // [0:16] is the sub-list for field type_name
@@ -2231,7 +2319,7 @@ func file_mink_plugin_v1_sink_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mink_plugin_v1_sink_proto_rawDesc), len(file_mink_plugin_v1_sink_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -42,6 +42,7 @@ const (
 	Sink_Abort_FullMethodName        = "/mink.plugin.v1.Sink/Abort"
 	Sink_SchemaChange_FullMethodName = "/mink.plugin.v1.Sink/SchemaChange"
 	Sink_Drop_FullMethodName         = "/mink.plugin.v1.Sink/Drop"
+	Sink_Watch_FullMethodName        = "/mink.plugin.v1.Sink/Watch"
 	Sink_Read_FullMethodName         = "/mink.plugin.v1.Sink/Read"
 )
 
@@ -63,6 +64,10 @@ type SinkClient interface {
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	SchemaChange(ctx context.Context, in *SchemaChangeRequest, opts ...grpc.CallOption) (*SchemaChangeResponse, error)
 	Drop(ctx context.Context, in *DropRequest, opts ...grpc.CallOption) (*DropResponse, error)
+	// Watch answers an empty message, at most one a second, while a call on the table
+	// says that it goes on. A host asks during calls that take long, and cancels it
+	// when the call ends. A sink without it answers UNIMPLEMENTED.
+	Watch(ctx context.Context, in *WatchTableRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTableResponse], error)
 	// Read is for tests; a sink without it answers UNIMPLEMENTED.
 	Read(ctx context.Context, in *ReadTableRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadTableResponse], error)
 }
@@ -198,9 +203,28 @@ func (c *sinkClient) Drop(ctx context.Context, in *DropRequest, opts ...grpc.Cal
 	return out, nil
 }
 
+func (c *sinkClient) Watch(ctx context.Context, in *WatchTableRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTableResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Sink_ServiceDesc.Streams[1], Sink_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchTableRequest, WatchTableResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Sink_WatchClient = grpc.ServerStreamingClient[WatchTableResponse]
+
 func (c *sinkClient) Read(ctx context.Context, in *ReadTableRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadTableResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Sink_ServiceDesc.Streams[1], Sink_Read_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Sink_ServiceDesc.Streams[2], Sink_Read_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -235,6 +259,10 @@ type SinkServer interface {
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	SchemaChange(context.Context, *SchemaChangeRequest) (*SchemaChangeResponse, error)
 	Drop(context.Context, *DropRequest) (*DropResponse, error)
+	// Watch answers an empty message, at most one a second, while a call on the table
+	// says that it goes on. A host asks during calls that take long, and cancels it
+	// when the call ends. A sink without it answers UNIMPLEMENTED.
+	Watch(*WatchTableRequest, grpc.ServerStreamingServer[WatchTableResponse]) error
 	// Read is for tests; a sink without it answers UNIMPLEMENTED.
 	Read(*ReadTableRequest, grpc.ServerStreamingServer[ReadTableResponse]) error
 	mustEmbedUnimplementedSinkServer()
@@ -282,6 +310,9 @@ func (UnimplementedSinkServer) SchemaChange(context.Context, *SchemaChangeReques
 }
 func (UnimplementedSinkServer) Drop(context.Context, *DropRequest) (*DropResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drop not implemented")
+}
+func (UnimplementedSinkServer) Watch(*WatchTableRequest, grpc.ServerStreamingServer[WatchTableResponse]) error {
+	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedSinkServer) Read(*ReadTableRequest, grpc.ServerStreamingServer[ReadTableResponse]) error {
 	return status.Error(codes.Unimplemented, "method Read not implemented")
@@ -512,6 +543,17 @@ func _Sink_Drop_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Sink_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchTableRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SinkServer).Watch(m, &grpc.GenericServerStream[WatchTableRequest, WatchTableResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Sink_WatchServer = grpc.ServerStreamingServer[WatchTableResponse]
+
 func _Sink_Read_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadTableRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -580,6 +622,11 @@ var Sink_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Write",
 			Handler:       _Sink_Write_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Watch",
+			Handler:       _Sink_Watch_Handler,
+			ServerStreams: true,
 		},
 		{
 			StreamName:    "Read",

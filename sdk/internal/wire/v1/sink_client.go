@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"google.golang.org/grpc"
@@ -21,12 +22,19 @@ type sinkClient struct {
 	id     uint64
 	d      sink.Description
 	closed atomic.Bool
+
+	watchAfter time.Duration // how long a call may be silent before it is watched
 }
+
+const (
+	watchAfter = 5 * time.Second // most calls are over
+	watchEvery = time.Second
+)
 
 // OpenTieringSink opens a sink in the plugin at the other end of conn. What it
 // answers is a sink.Reader too, though ReaderOf may say no.
 func OpenTieringSink(ctx context.Context, conn grpc.ClientConnInterface, options map[string]string) (sink.Sink, error) {
-	s := &sinkClient{conn: conn, rpc: pb.NewSinkClient(conn)}
+	s := &sinkClient{conn: conn, rpc: pb.NewSinkClient(conn), watchAfter: watchAfter}
 	resp, err := s.rpc.Open(ctx, &pb.OpenSinkRequest{Options: options})
 	if err != nil {
 		return nil, sinks.failed(ctx, err, reads)
@@ -178,6 +186,28 @@ func (t *tableClient) begin(ctx context.Context, requests ...error) error {
 	return errors.Join(append(requests, t.sink.begin(ctx))...)
 }
 
+// watch hands what a call that takes long says of its progress to the listener of ctx,
+// until stop is called.
+func (t *tableClient) watch(ctx context.Context) (stop func()) {
+	watching, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	timer := time.AfterFunc(t.sink.watchAfter, func() {
+		defer close(done)
+		stream, err := t.sink.rpc.Watch(watching, &pb.WatchTableRequest{Table: t.id})
+		for err == nil { // a plugin without Watch is silent
+			if _, err = stream.Recv(); err == nil {
+				sink.Progress(ctx)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		if !timer.Stop() {
+			<-done
+		}
+	}
+}
+
 func (t *tableClient) failed(ctx context.Context, op string, round sink.RoundID, err error, ef effect) error {
 	if err == nil {
 		return nil
@@ -189,6 +219,7 @@ func (t *tableClient) Recover(ctx context.Context, req sink.RecoverRequest) (sin
 	if err := t.begin(ctx); err != nil {
 		return sink.RecoverResponse{}, sinkCall("recover", t.spec, "", err)
 	}
+	defer t.watch(ctx)()
 	resp, err := t.sink.rpc.Recover(ctx, &pb.RecoverRequest{Table: t.id, Fence: int64(req.Fence)})
 	var c sink.Committed
 	if err == nil {
@@ -202,6 +233,7 @@ func (t *tableClient) BeginRound(ctx context.Context, req sink.BeginRoundRequest
 		return sink.BeginRoundResponse{}, sinkCall("begin", t.spec, req.Round, err)
 	}
 	t.round = req.Round
+	defer t.watch(ctx)()
 	_, err := t.sink.rpc.BeginRound(ctx, &pb.BeginRoundRequest{Table: t.id, Round: string(req.Round), Base: string(req.Base), Fence: int64(req.Fence)})
 	return sink.BeginRoundResponse{}, t.failed(ctx, "begin", req.Round, err, reads)
 }
@@ -218,6 +250,7 @@ func (t *tableClient) Write(ctx context.Context, req sink.WriteRequest) (sink.Wr
 		Table: t.id, Bucket: encodeBucket(req.Bucket), PartitionValues: req.PartitionValues, Changes: encodeChanges(req.Changes),
 		Start: int64(req.Start), End: int64(req.End), Snapshot: req.Snapshot, Size: int64(len(data)),
 	}
+	defer t.watch(ctx)()
 	err = sendObject(ctx, t.sink.conn, pb.Sink_Write_FullMethodName, header, [][]byte{data}, &pb.WriteResponse{})
 	return sink.WriteResponse{}, t.failed(ctx, "write to", t.round, err, reads)
 }
@@ -226,6 +259,7 @@ func (t *tableClient) Prepare(ctx context.Context, _ sink.PrepareRequest) (sink.
 	if err := t.begin(ctx); err != nil {
 		return sink.PrepareResponse{}, sinkCall("prepare", t.spec, t.round, err)
 	}
+	defer t.watch(ctx)()
 	resp, err := t.sink.rpc.Prepare(ctx, &pb.PrepareRequest{Table: t.id})
 	if err == nil && len(resp.GetStaged()) > sink.StagedBytesMax {
 		err = protocolError("%d bytes of staged state, at most %d", len(resp.GetStaged()), sink.StagedBytesMax)
@@ -240,6 +274,7 @@ func (t *tableClient) Commit(ctx context.Context, req sink.CommitRequest) (sink.
 	if err := t.begin(ctx, req.Validate()); err != nil {
 		return sink.CommitResponse{}, sinkCall("commit", t.spec, req.Round, err)
 	}
+	defer t.watch(ctx)()
 	resp, err := t.sink.rpc.Commit(ctx, encodeCommit(t.id, req))
 	out := sink.CommitResponse{Snapshot: resp.GetSnapshot()}
 	if err == nil && out.Validate() != nil {
@@ -255,6 +290,7 @@ func (t *tableClient) Abort(ctx context.Context, req sink.AbortRequest) (sink.Ab
 	if err := t.begin(ctx, req.Validate()); err != nil {
 		return sink.AbortResponse{}, sinkCall("abort", t.spec, req.Round, err)
 	}
+	defer t.watch(ctx)()
 	_, err := t.sink.rpc.Abort(ctx, &pb.AbortRequest{Table: t.id, Round: string(req.Round), Staged: req.Staged})
 	return sink.AbortResponse{}, t.failed(ctx, "abort", req.Round, err, reads)
 }
@@ -267,6 +303,7 @@ func (t *tableClient) SchemaChange(ctx context.Context, req sink.SchemaChangeReq
 	if err != nil {
 		return sink.SchemaChangeResponse{}, sinkCall("change the schema of", t.spec, "", err)
 	}
+	defer t.watch(ctx)()
 	_, err = t.sink.rpc.SchemaChange(ctx, &pb.SchemaChangeRequest{Table: t.id, Schema: schema})
 	if err == nil {
 		t.spec.Schema = req.Schema
@@ -278,6 +315,7 @@ func (t *tableClient) Drop(ctx context.Context, _ sink.DropRequest) (sink.DropRe
 	if err := t.begin(ctx); err != nil {
 		return sink.DropResponse{}, sinkCall("drop", t.spec, "", err)
 	}
+	defer t.watch(ctx)()
 	_, err := t.sink.rpc.Drop(ctx, &pb.DropRequest{Table: t.id})
 	return sink.DropResponse{}, t.failed(ctx, "drop", "", err, reads)
 }

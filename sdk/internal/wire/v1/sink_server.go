@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"golang.org/x/sync/semaphore"
@@ -43,7 +44,8 @@ type openTable struct {
 	turn  chan struct{} // holds one token
 	sink  uint64
 	table sink.Table
-	kinds bool // of rows: a primary-key table
+	kinds bool          // of rows: a primary-key table
+	alive chan struct{} // holds a token when a call said that it goes on
 }
 
 // RegisterSink serves sinks that open makes. Closing what it answers closes every
@@ -119,19 +121,59 @@ func (t *openTable) lock(ctx context.Context) error {
 
 func (t *openTable) unlock() { t.turn <- struct{}{} }
 
-// with runs a call on a handle.
-func (s *sinkServer) with(ctx context.Context, id uint64, call func(*openTable) error) error {
+// lives is what the calls of a handle tell sink.Progress.
+func (t *openTable) lives() {
+	select {
+	case t.alive <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sinkServer) table(id uint64) (*openTable, error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	t, ok := s.mu.tables[id]
-	s.mu.Unlock()
 	if !ok {
-		return sinks.status(fmt.Errorf("%w: the handle is closed: open the table again", sink.ErrUnavailable))
+		return nil, sinks.status(fmt.Errorf("%w: the handle is closed: open the table again", sink.ErrUnavailable))
+	}
+	return t, nil
+}
+
+// with runs a call on a handle.
+func (s *sinkServer) with(ctx context.Context, id uint64, call func(context.Context, *openTable) error) error {
+	t, err := s.table(id)
+	if err != nil {
+		return err
 	}
 	if err := t.lock(ctx); err != nil {
 		return sinks.status(err)
 	}
 	defer t.unlock()
-	return sinks.status(call(t))
+	return sinks.status(call(sink.WithProgress(ctx, t.lives), t))
+}
+
+// Watch ends with the call of the host that it is for.
+func (s *sinkServer) Watch(req *pb.WatchTableRequest, stream grpc.ServerStreamingServer[pb.WatchTableResponse]) error {
+	t, err := s.table(req.GetTable())
+	if err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	for {
+		select {
+		case <-t.alive:
+			if err := stream.Send(&pb.WatchTableResponse{}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(watchEvery):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (s *sinkServer) sink(id uint64) (*openSink, error) {
@@ -182,7 +224,7 @@ func (s *sinkServer) OpenTable(ctx context.Context, req *pb.OpenTableRequest) (*
 	if err != nil {
 		return nil, sinks.status(err)
 	}
-	t := &openTable{turn: make(chan struct{}, 1), sink: req.GetSink(), table: table, kinds: len(spec.PrimaryKey) > 0}
+	t := &openTable{turn: make(chan struct{}, 1), sink: req.GetSink(), table: table, kinds: len(spec.PrimaryKey) > 0, alive: make(chan struct{}, 1)}
 	t.unlock()
 	s.mu.Lock()
 	if _, ok := s.mu.sinks[t.sink]; !ok { // closed meanwhile
@@ -207,7 +249,7 @@ func (s *sinkServer) CloseTable(ctx context.Context, req *pb.CloseTableRequest) 
 }
 
 func (s *sinkServer) Recover(ctx context.Context, req *pb.RecoverRequest) (resp *pb.RecoverResponse, err error) {
-	err = s.with(ctx, req.GetTable(), func(t *openTable) error {
+	err = s.with(ctx, req.GetTable(), func(ctx context.Context, t *openTable) error {
 		r, err := t.table.Recover(ctx, sink.RecoverRequest{Fence: mink.LeaseEpoch(req.GetFence())})
 		resp = encodeCommitted(r.Committed)
 		return err
@@ -217,7 +259,7 @@ func (s *sinkServer) Recover(ctx context.Context, req *pb.RecoverRequest) (resp 
 
 func (s *sinkServer) BeginRound(ctx context.Context, req *pb.BeginRoundRequest) (*pb.BeginRoundResponse, error) {
 	in := sink.BeginRoundRequest{Round: sink.RoundID(req.GetRound()), Base: sink.RoundID(req.GetBase()), Fence: mink.LeaseEpoch(req.GetFence())}
-	return &pb.BeginRoundResponse{}, s.with(ctx, req.GetTable(), func(t *openTable) error {
+	return &pb.BeginRoundResponse{}, s.with(ctx, req.GetTable(), func(ctx context.Context, t *openTable) error {
 		if err := in.Validate(); err != nil {
 			return err
 		}
@@ -242,7 +284,7 @@ func (s *sinkServer) Write(stream grpc.ClientStreamingServer[pb.WriteRequest, pb
 	}
 	defer batch.Release()
 	ctx := stream.Context()
-	err = s.with(ctx, header.GetTable(), func(t *openTable) error {
+	err = s.with(ctx, header.GetTable(), func(ctx context.Context, t *openTable) error {
 		_, err := t.table.Write(ctx, sink.WriteRequest{
 			Bucket: decodeBucket(header.GetBucket()), PartitionValues: header.GetPartitionValues(), Batch: batch,
 			Changes: decodeChanges(header.GetChanges(), t.kinds), Start: mink.Offset(header.GetStart()), End: mink.Offset(header.GetEnd()),
@@ -257,7 +299,7 @@ func (s *sinkServer) Write(stream grpc.ClientStreamingServer[pb.WriteRequest, pb
 }
 
 func (s *sinkServer) Prepare(ctx context.Context, req *pb.PrepareRequest) (resp *pb.PrepareResponse, err error) {
-	err = s.with(ctx, req.GetTable(), func(t *openTable) error {
+	err = s.with(ctx, req.GetTable(), func(ctx context.Context, t *openTable) error {
 		r, err := t.table.Prepare(ctx, sink.PrepareRequest{})
 		resp = &pb.PrepareResponse{Staged: r.Staged}
 		return err
@@ -270,7 +312,7 @@ func (s *sinkServer) Commit(ctx context.Context, req *pb.CommitRequest) (resp *p
 	if err != nil {
 		return nil, sinks.status(err)
 	}
-	err = s.with(ctx, req.GetTable(), func(t *openTable) error {
+	err = s.with(ctx, req.GetTable(), func(ctx context.Context, t *openTable) error {
 		r, err := t.table.Commit(ctx, in)
 		resp = &pb.CommitResponse{Snapshot: r.Snapshot}
 		return err
@@ -280,7 +322,7 @@ func (s *sinkServer) Commit(ctx context.Context, req *pb.CommitRequest) (resp *p
 
 func (s *sinkServer) Abort(ctx context.Context, req *pb.AbortRequest) (*pb.AbortResponse, error) {
 	in := sink.AbortRequest{Round: sink.RoundID(req.GetRound()), Staged: req.GetStaged()}
-	return &pb.AbortResponse{}, s.with(ctx, req.GetTable(), func(t *openTable) error {
+	return &pb.AbortResponse{}, s.with(ctx, req.GetTable(), func(ctx context.Context, t *openTable) error {
 		if err := in.Validate(); err != nil {
 			return err
 		}
@@ -294,14 +336,14 @@ func (s *sinkServer) SchemaChange(ctx context.Context, req *pb.SchemaChangeReque
 	if err != nil {
 		return nil, sinks.status(err)
 	}
-	return &pb.SchemaChangeResponse{}, s.with(ctx, req.GetTable(), func(t *openTable) error {
+	return &pb.SchemaChangeResponse{}, s.with(ctx, req.GetTable(), func(ctx context.Context, t *openTable) error {
 		_, err := t.table.SchemaChange(ctx, sink.SchemaChangeRequest{Schema: schema})
 		return err
 	})
 }
 
 func (s *sinkServer) Drop(ctx context.Context, req *pb.DropRequest) (*pb.DropResponse, error) {
-	return &pb.DropResponse{}, s.with(ctx, req.GetTable(), func(t *openTable) error {
+	return &pb.DropResponse{}, s.with(ctx, req.GetTable(), func(ctx context.Context, t *openTable) error {
 		_, err := t.table.Drop(ctx, sink.DropRequest{})
 		return err
 	})

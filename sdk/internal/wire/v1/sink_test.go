@@ -69,6 +69,10 @@ func (f *fakeSink) OpenTable(context.Context, *pb.OpenTableRequest) (*pb.OpenTab
 	return f.table, nil
 }
 
+func (f *fakeSink) CloseTable(context.Context, *pb.CloseTableRequest) (*pb.CloseTableResponse, error) {
+	return &pb.CloseTableResponse{}, nil
+}
+
 func (f *fakeSink) Recover(context.Context, *pb.RecoverRequest) (*pb.RecoverResponse, error) {
 	return f.recover, nil
 }
@@ -259,6 +263,66 @@ func TestOneCallAtATimeReachesAHandle(t *testing.T) {
 	if _, err := s.Open(t.Context(), sink.OpenRequest{Table: sinkSpec()}); !errors.Is(err, sink.ErrUnavailable) {
 		t.Errorf("open after the end: %v", err)
 	}
+}
+
+// slowSink is in Prepare until its host has heard three times that it goes on.
+type slowSink struct {
+	sink.Sink
+	sink.Table
+	heard chan struct{}
+}
+
+func (s slowSink) Describe() sink.Description {
+	return sink.Description{Name: "slow", Delivery: sink.AtLeastOnce, Changes: sink.ChangesKept}
+}
+func (s slowSink) Close() error                                               { return nil }
+func (s slowSink) Open(context.Context, sink.OpenRequest) (sink.Table, error) { return s, nil }
+func (s slowSink) Prepare(ctx context.Context, _ sink.PrepareRequest) (sink.PrepareResponse, error) {
+	for n := 0; n < 3; {
+		sink.Progress(ctx)
+		select {
+		case <-s.heard:
+			n++
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return sink.PrepareResponse{}, ctx.Err()
+		}
+	}
+	return sink.PrepareResponse{Staged: []byte("done")}, nil
+}
+
+// A call that takes long is heard of, through the plugin's process; a sink that says
+// nothing, or that has no Watch, is not, and its calls are as they were.
+func TestProgressCrossesTheBorder(t *testing.T) {
+	use := func(register func(*grpc.Server), heard func()) {
+		t.Helper()
+		s, err := OpenTieringSink(t.Context(), Dial(t, register), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.(*sinkClient).watchAfter = 0
+		table, err := s.Open(t.Context(), sink.OpenRequest{Table: sinkSpec()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := table.Prepare(sink.WithProgress(t.Context(), heard), sink.PrepareRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := table.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow := slowSink{heard: make(chan struct{})}
+	use(func(s *grpc.Server) {
+		RegisterSink(s, func(context.Context, map[string]string) (sink.Sink, error) { return slow, nil })
+	}, func() {
+		select {
+		case slow.heard <- struct{}{}:
+		case <-t.Context().Done():
+		}
+	})
+	f := goodFake()
+	use(func(s *grpc.Server) { pb.RegisterSinkServer(s, f) }, func() { t.Error("a plugin without Watch was heard") })
 }
 
 func TestMalformedBatchesDoNotReachASink(t *testing.T) {
