@@ -92,7 +92,7 @@ func (r *round) compact(ctx context.Context, req sink.CompactRequest) (sink.Comp
 	for _, f := range r.files {
 		done.NewBytes += f.FileSizeBytes()
 	}
-	done.NewFiles, r.pinned = len(r.files), true
+	done.NewFiles = len(r.files)
 	return done, nil
 }
 

@@ -1,6 +1,7 @@
 package lake
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -95,7 +96,7 @@ func TestCompactionByBytes(t *testing.T) {
 func TestCompactionOfAPrimaryKeyTable(t *testing.T) {
 	for _, deletes := range []string{deletesEquality, deletesPosition} {
 		t.Run(deletes, func(t *testing.T) {
-			o := newOne(t, sink.TableSpec{PrimaryKey: []string{"p", "k"}, PartitionKeys: []string{"p"}, Options: map[string]string{optionDeletes: deletes}}, SinkConfig{SortBytes: 1 << 10, ScratchDir: t.TempDir()},
+			o := newOne(t, sink.TableSpec{PrimaryKey: []string{"p", "k"}, PartitionKeys: []string{"p"}, BucketCount: 2, Options: map[string]string{optionDeletes: deletes}}, SinkConfig{SortBytes: 1 << 10, ScratchDir: t.TempDir()},
 				"p", "STRING NOT NULL", "k", "SMALLINT NOT NULL", "x", "STRING")
 			o.open()
 			var first []row
@@ -106,9 +107,12 @@ func TestCompactionOfAPrimaryKeyTable(t *testing.T) {
 			for i := range 4 {
 				o.round(row{"+U", fmt.Sprintf(`{"p":"x","k":%d,"x":"b%d"}`, i, i)}, row{"-D", fmt.Sprintf(`{"p":"x","k":%d}`, 100+i)}, row{"+I", fmt.Sprintf(`{"p":"x","k":%d,"x":"c"}`, 500-i)})
 			}
-			before := o.rows()
+			before, partitions := o.rows(), o.partitions()
 			d := o.compact(sink.CompactRequest{All: true})
 			o.want(before...)
+			if got := o.partitions(); !slices.Equal(got, partitions) {
+				t.Fatalf("the files are of %v, were of %v", got, partitions)
+			}
 			if data, left := o.shape(); data != 1 || left != 0 || d.DataFiles != 5 || d.DeleteFiles != 4 {
 				t.Fatalf("%d data and %d delete files after %+v", data, left, d)
 			}
@@ -140,9 +144,14 @@ func TestPositionDeletesAreMerged(t *testing.T) {
 	for i := range deleteFileMax + 1 {
 		o.round(row{"-D", fmt.Sprintf(`{"k":%d}`, i)})
 	}
+	o.spec.Options = map[string]string{optionDeletes: deletesEquality} // from now on; these are not merged
+	o.open()
+	o.round(row{"-D", `{"k":1000}`})
+	o.spec.Options = nil
+	o.open()
 	before := o.rows()
 	d := o.compact(sink.CompactRequest{})
-	if data, left := o.shape(); d.DataFiles != 0 || d.DeleteFiles != deleteFileMax+1 || data != large || left != 1 {
+	if data, left := o.shape(); d.DataFiles != 0 || d.DeleteFiles != deleteFileMax+1 || data != large || left != 2 {
 		t.Fatalf("%d data and %d delete files after %+v", data, left, d)
 	}
 	o.want(before...)
@@ -151,7 +160,7 @@ func TestPositionDeletesAreMerged(t *testing.T) {
 	if _, left := o.shape(); left != 0 {
 		t.Fatalf("%d delete files are left", left)
 	}
-	if rows := o.rows(); len(rows) != 2000-deleteFileMax-2 {
+	if rows := o.rows(); len(rows) != 2000-deleteFileMax-3 {
 		t.Fatalf("%d rows", len(rows))
 	}
 }
@@ -258,5 +267,74 @@ func TestCompactionIsARoundOfItsOwn(t *testing.T) {
 	}
 	if _, err := m.Expire(t.Context(), sink.ExpireRequest{Fence: 1}); !errors.Is(err, sink.ErrInvalid) {
 		t.Fatal(err)
+	}
+}
+
+// TestPartitionsOfOthersStayApart: files of other writers are merged within their partition, and
+// those of another partition spec are left.
+func TestPartitionsOfOthersStayApart(t *testing.T) {
+	o := newOne(t, sink.TableSpec{PartitionKeys: []string{"p"}}, SinkConfig{}, "p", "STRING NOT NULL", "k", "INT")
+	o.open()
+	o.round(row{"", `{"p":"x","k":0}`})
+	for i := range 3 {
+		o.outsideAppend(fmt.Sprintf(`{"p":"x","k":%d}`, 10+i), fmt.Sprintf(`{"p":"y","k":%d}`, 20+i))
+	}
+	spec := o.outside().Spec()
+	tx := o.outside().NewTransaction()
+	change := tx.UpdateSpec(true)
+	for _, f := range spec.Fields() {
+		change = change.RemoveField(f.Name)
+	}
+	o.must(change.Commit())
+	_, err := tx.Commit(t.Context())
+	o.must(err)
+	for i := range 3 {
+		o.outsideAppend(fmt.Sprintf(`{"p":"x","k":%d}`, 30+i))
+	}
+	before := o.rows()
+	if d := o.compact(sink.CompactRequest{}); d.DataFiles != 6 || d.NewFiles != 2 {
+		t.Fatalf("%+v", d)
+	}
+	o.want(before...)
+	for value, want := range map[string]int{"x": 7, "y": 3} { // engines look in the files of a partition alone
+		_, batches, err := o.outside().Scan(table.WithRowFilter(iceberg.EqualTo(iceberg.Reference("p"), value))).ToArrowRecords(context.Background())
+		o.must(err)
+		n := 0
+		for batch, err := range batches {
+			o.must(err)
+			n += int(batch.NumRows())
+			batch.Release()
+		}
+		if n != want {
+			t.Errorf("%d rows have %s, want %d", n, value, want)
+		}
+	}
+}
+
+// TestDeletionVectorsAreLeft, with the files that they are of: Mink does not write any.
+func TestDeletionVectorsAreLeft(t *testing.T) {
+	o := newOne(t, sink.TableSpec{}, SinkConfig{}, "k", "INT", "at", "TIMESTAMP(9)")
+	o.open()
+	for i := range 4 {
+		o.round(row{"", fmt.Sprintf(`{"k":%d}`, 10*i)}, row{"", fmt.Sprintf(`{"k":%d}`, 10*i+1)})
+	}
+	tx := o.outside().NewTransaction()
+	o.must(tx.SetProperties(iceberg.Properties{table.WriteDeleteModeKey: table.WriteModeMergeOnRead}))
+	_, err := tx.Commit(t.Context())
+	o.must(err)
+	tx = o.outside().NewTransaction()
+	o.must(tx.Delete(t.Context(), iceberg.EqualTo(iceberg.Reference("k"), int32(11)), nil))
+	_, err = tx.Commit(t.Context())
+	o.must(err)
+	if data, deletes := o.shape(); data != 4 || deletes != 1 {
+		t.Fatalf("%d data files and %d of deletes", data, deletes)
+	}
+	before := o.rows()
+	if d := o.compact(sink.CompactRequest{All: true}); d.DataFiles != 3 || d.NewFiles != 1 || d.DeleteFiles != 0 {
+		t.Fatalf("%+v", d)
+	}
+	o.want(before...)
+	if data, deletes := o.shape(); data != 2 || deletes != 1 {
+		t.Fatalf("%d data files and %d of deletes", data, deletes)
 	}
 }

@@ -48,36 +48,44 @@ func TestZombieCompactionFails(t *testing.T) {
 	}
 }
 
-// TestOutsideCommitDuringACompaction: it is planned again on what is there by then.
+// TestOutsideCommitDuringACompaction: it is planned again on what is there by then, whether
+// another engine wrote a file anew or added a delete, which applies to the old file alone.
 func TestOutsideCommitDuringACompaction(t *testing.T) {
-	for _, when := range []string{"before the commit", "in the commit"} {
-		t.Run(when, func(t *testing.T) {
-			o := newOne(t, sink.TableSpec{PrimaryKey: []string{"k"}}, SinkConfig{}, "k", "INT", "x", "STRING")
-			o.open()
-			for i := range 3 {
-				o.round(row{"+I", fmt.Sprintf(`{"k":%d,"x":"a"}`, i)})
-			}
-			outside := func() {
-				tx := o.outside().NewTransaction()
-				o.must(tx.Delete(t.Context(), iceberg.EqualTo(iceberg.Reference("k"), int32(1)), nil))
-				_, err := tx.Commit(t.Context())
+	for _, mode := range []string{table.WriteModeCopyOnWrite, table.WriteModeMergeOnRead} {
+		for _, when := range []string{"before the commit", "in the commit"} {
+			t.Run(mode+" "+when, func(t *testing.T) {
+				o := newOne(t, sink.TableSpec{PrimaryKey: []string{"k"}}, SinkConfig{}, "k", "INT", "x", "STRING")
+				o.open()
+				o.update(table.NewSetPropertiesUpdate(iceberg.Properties{table.WriteDeleteModeKey: mode}))
+				for i := range 3 {
+					o.round(row{"+I", fmt.Sprintf(`{"k":%d,"x":"a"}`, 2*i)}, row{"+I", fmt.Sprintf(`{"k":%d,"x":"a"}`, 2*i+1)})
+				}
+				outside := func() {
+					tx := o.outside().NewTransaction()
+					o.must(tx.Delete(t.Context(), iceberg.EqualTo(iceberg.Reference("k"), int32(1)), nil))
+					_, err := tx.Commit(t.Context())
+					o.must(err)
+				}
+				_, commit := o.prepareCompaction(sink.CompactRequest{})
+				if when == "in the commit" {
+					o.w.before = func([]table.Requirement, []table.Update) error { o.w.before = nil; outside(); return nil }
+				} else {
+					outside()
+				}
+				if _, err := o.table.Commit(t.Context(), commit); !errors.Is(err, sink.ErrConflict) {
+					t.Fatal(err)
+				}
+				_, err := o.table.Abort(t.Context(), sink.AbortRequest{Round: commit.Round, Staged: commit.Staged})
 				o.must(err)
-			}
-			_, commit := o.prepareCompaction(sink.CompactRequest{})
-			if when == "in the commit" {
-				o.w.before = func([]table.Requirement, []table.Update) error { o.w.before = nil; outside(); return nil }
-			} else {
-				outside()
-			}
-			if _, err := o.table.Commit(t.Context(), commit); !errors.Is(err, sink.ErrConflict) {
-				t.Fatal(err)
-			}
-			_, err := o.table.Abort(t.Context(), sink.AbortRequest{Round: commit.Round, Staged: commit.Staged})
-			o.must(err)
-			o.want(`{"k":0,"x":"a"}`, `{"k":2,"x":"a"}`)
-			o.compact(sink.CompactRequest{All: true})
-			o.want(`{"k":0,"x":"a"}`, `{"k":2,"x":"a"}`)
-		})
+				if _, deletes := o.shape(); (deletes > 0) != (mode == table.WriteModeMergeOnRead) {
+					t.Fatalf("%d files of deletes", deletes)
+				}
+				want := []string{`{"k":0,"x":"a"}`, `{"k":2,"x":"a"}`, `{"k":3,"x":"a"}`, `{"k":4,"x":"a"}`, `{"k":5,"x":"a"}`}
+				o.want(want...)
+				o.compact(sink.CompactRequest{All: true})
+				o.want(want...)
+			})
+		}
 	}
 }
 

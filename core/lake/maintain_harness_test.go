@@ -109,6 +109,16 @@ func (o *one) dataFiles() (files []iceberg.DataFile) {
 	return files
 }
 
+// partitions are the partition values of the data files.
+func (o *one) partitions() (texts []string) {
+	o.t.Helper()
+	for _, f := range o.dataFiles() {
+		texts = append(texts, partitionText(f.Partition()))
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts)
+}
+
 // noOrphans: all that is there is named by the metadata.
 func (o *one) noOrphans() {
 	o.t.Helper()

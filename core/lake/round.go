@@ -28,7 +28,7 @@ type round struct {
 	bucket *bucketRound
 	done   map[mink.BucketRef]bool
 	files  []iceberg.DataFile
-	pinned bool // position deletes were asked for, or files are replaced
+	pinned bool // position deletes were asked for
 	// replaced are the locations of the files that those of a compaction take the place of.
 	replaced []string
 	// lakeFiles are the data files of tbl's snapshot, once listed.

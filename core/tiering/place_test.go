@@ -23,7 +23,9 @@ type place struct {
 	world  *world
 	tables map[string]*pTable
 	breaks placeFaults
-	log    []string // commits, for failures
+	// compactMost is how many lists of files a compaction merges at most; 0: all.
+	compactMost int
+	log         []string // commits, for failures
 }
 
 // placeFaults are what a wrong target would do.
@@ -84,6 +86,7 @@ type pHandle struct {
 	round    *sink.BeginRoundRequest
 	writes   []string
 	compacts int // lists of files that one takes the place of
+	of       int // that there were
 }
 
 func (h *pHandle) lock() (func(), error) {
@@ -152,7 +155,7 @@ func (h *pHandle) Prepare(context.Context, sink.PrepareRequest) (sink.PrepareRes
 	h.t.staged[h.round.Round] = h.round.Fence
 	staged := strconv.Itoa(len(h.writes))
 	if h.compacts > 0 {
-		staged = fmt.Sprintf("c%d", h.compacts)
+		staged = fmt.Sprintf("c%d/%d", h.compacts, h.of)
 	}
 	h.round = nil
 	return sink.PrepareResponse{Staged: []byte(staged)}, nil
@@ -181,10 +184,11 @@ func (h *pHandle) Commit(_ context.Context, req sink.CommitRequest) (sink.Commit
 		return sink.CommitResponse{Snapshot: h.t.committed.Snapshot}, err
 	}
 	if merged, ok := strings.CutPrefix(string(req.Staged), "c"); ok {
-		if n, _ := strconv.Atoi(merged); n != len(h.t.rounds) {
-			return sink.CommitResponse{}, fmt.Errorf("a compaction of %d of %d: %w", n, len(h.t.rounds), sink.ErrConflict)
+		var n, of int
+		if _, err := fmt.Sscanf(merged, "%d/%d", &n, &of); err != nil || of != len(h.t.rounds) {
+			return sink.CommitResponse{}, fmt.Errorf("a compaction of %s, there are %d: %w", merged, len(h.t.rounds), sink.ErrConflict)
 		}
-		h.t.rounds = [][]string{slices.Concat(h.t.rounds...)}
+		h.t.rounds = append([][]string{slices.Concat(h.t.rounds[:n]...)}, h.t.rounds[n:]...)
 	} else {
 		n, _ := strconv.Atoi(string(req.Staged))
 		names := make([]string, n)

@@ -22,13 +22,22 @@ func (h *pHandle) PlanCompaction(context.Context, sink.CompactRequest) (sink.Com
 		return sink.Compaction{}, err
 	}
 	defer unlock()
-	if n := len(h.t.rounds); n > 1 {
-		return sink.Compaction{DataFiles: n}, nil
-	}
-	return sink.Compaction{}, nil
+	return h.piece(), nil
 }
 
-// Compact stages one list in the place of all.
+// piece is what a compaction takes at once: all lists, or as many as the place allows.
+func (h *pHandle) piece() (c sink.Compaction) {
+	n := len(h.t.rounds)
+	if n < 2 {
+		return c
+	}
+	if h.p.compactMost > 0 {
+		n = min(n, h.p.compactMost)
+	}
+	return sink.Compaction{DataFiles: n, More: n < len(h.t.rounds)}
+}
+
+// Compact stages one list in the place of several.
 func (h *pHandle) Compact(context.Context, sink.CompactRequest) (sink.Compaction, error) {
 	unlock, err := h.lock()
 	if err != nil {
@@ -38,8 +47,9 @@ func (h *pHandle) Compact(context.Context, sink.CompactRequest) (sink.Compaction
 	if h.round == nil || len(h.writes) > 0 {
 		return sink.Compaction{}, sink.ErrInvalid
 	}
-	h.compacts = len(h.t.rounds)
-	return sink.Compaction{DataFiles: h.compacts, NewFiles: 1}, nil
+	done := h.piece()
+	h.compacts, h.of, done.NewFiles = done.DataFiles, len(h.t.rounds), 1
+	return done, nil
 }
 
 // Expire checks that what readers may have in use is said.
@@ -91,7 +101,7 @@ func TestUpkeepComesBetweenRounds(t *testing.T) {
 		}
 		time.Sleep(3 * time.Hour)
 		s := p.tiering.Stats()
-		if s.Upkeep.Compactions < 5 || s.Upkeep.Compactions > 11 || s.Upkeep.Expired.States == 0 || s.UpkeepFailures != 0 {
+		if s.Upkeep.Compactions < 5 || s.Upkeep.Compactions > 11 || s.Upkeep.Expired.States < 1 || s.Upkeep.Expired.States > 2 || s.UpkeepFailures != 0 {
 			t.Errorf("%+v", s)
 		}
 		if s.Rounds < 25 || s.Rounds > 31 {
@@ -100,6 +110,105 @@ func TestUpkeepComesBetweenRounds(t *testing.T) {
 		if got := s.Targets[0]; got.State != StateTiered || got.Upkeep.Compactions != s.Upkeep.Compactions {
 			t.Errorf("%+v", got)
 		}
+		if err := w.check(); err != nil {
+			t.Error(err)
+		}
+		p.stop()
+	})
+}
+
+// TestUpkeepOfATableThatIsNeverIdle: rows come all the time, and a round is always due.
+func TestUpkeepOfATableThatIsNeverIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.upkeep = true
+		tab := w.table("events", "lake", false, false, 1, time.Millisecond)
+		p := startProc(t, w, testConfig(), faults{}, func(*proc, string) fate {
+			time.Sleep(50 * time.Millisecond)
+			return succeeds
+		})
+		p.takeLease()
+		for range 6000 {
+			w.mu.Lock()
+			tab.buckets[0].append(tab, wRecord{key: 1})
+			w.changed()
+			w.mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+		}
+		s := p.tiering.Stats()
+		if s.Rounds < 2*starvedRounds || s.Upkeep.Compactions == 0 || int64(s.Upkeep.Compactions) > s.Rounds/(starvedRounds-1) {
+			t.Errorf("%d rounds and %d compactions", s.Rounds, s.Upkeep.Compactions)
+		}
+		if err := waitTiered(w, 10*time.Minute, p); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.check(); err != nil {
+			t.Error(err)
+		}
+		p.stop()
+	})
+}
+
+// TestUpkeepExpiresAfterItsCompaction, and keeps the snapshot that the compaction made.
+func TestUpkeepExpiresAfterItsCompaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		tab := w.table("events", "lake", false, false, 1, time.Minute)
+		p := startProc(t, w, testConfig(), faults{}, always)
+		p.takeLease()
+		for range 3 {
+			w.mu.Lock()
+			tab.buckets[0].append(tab, wRecord{key: 1})
+			w.changed()
+			w.mu.Unlock()
+			if err := waitTiered(w, 5*time.Minute, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.mu.Lock()
+		w.upkeep = true
+		w.changed()
+		w.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		if s := p.tiering.Stats(); s.Upkeep.Compactions != 1 || s.Upkeep.Expired.States != 1 {
+			t.Errorf("%+v", s)
+		}
+		if err := w.check(); err != nil {
+			t.Error(err)
+		}
+		p.stop()
+	})
+}
+
+// TestUpkeepInPieces: who asked for a compaction is answered when nothing is left of it.
+func TestUpkeepInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.place.compactMost = 2
+		tab := w.table("events", "lake", false, false, 1, time.Minute)
+		p := startProc(t, w, testConfig(), faults{}, always)
+		p.takeLease()
+		for range 5 {
+			w.mu.Lock()
+			tab.buckets[0].append(tab, wRecord{key: 1})
+			w.changed()
+			w.mu.Unlock()
+			if err := waitTiered(w, 5*time.Minute, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done, err := p.tiering.AskUpkeep(tab.target(), WorkCompact)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := <-done; r.Err != nil || r.Done.Compactions != 4 || r.Done.Compacted.DataFiles != 8 {
+			t.Errorf("%+v", r)
+		}
+		w.mu.Lock()
+		if made := w.place.tables["events"].committed.Snapshot; tab.snapshot != made {
+			t.Errorf("readers go on from snapshot %s, the last compaction made %s", tab.snapshot, made)
+		}
+		w.mu.Unlock()
 		if err := w.check(); err != nil {
 			t.Error(err)
 		}

@@ -3,6 +3,7 @@
 package codefault
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -25,6 +26,7 @@ type Fault struct {
 	Name     string
 	File     string // slash-separated, from the module's root
 	Old, New string // Old occurs once in File
+	Tests    string // what -run selects; "": the tests that MustNotice names
 }
 
 // MustNotice runs tests of the package that calls it, once for each fault: tests is what
@@ -38,7 +40,7 @@ func MustNotice(t *testing.T, root string, faults []Fault, tests string, args ..
 	}
 	for i, f := range faults {
 		t.Run(f.Name, func(t *testing.T) {
-			f.mustBeNoticed(t, root, *build && (*turn == "" || due(i, len(faults), *part, *turn)), tests, args)
+			f.mustBeNoticed(t, root, *build && (*turn == "" || due(i, len(faults), *part, *turn)), cmp.Or(f.Tests, tests), args)
 		})
 	}
 }
