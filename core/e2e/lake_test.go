@@ -52,6 +52,11 @@ type icebergTable struct {
 	Location string `json:"metadata-location"`
 	Metadata struct {
 		Properties map[string]string `json:"properties"`
+		Current    int64             `json:"current-snapshot-id"`
+		Snapshots  []struct {
+			ID      int64             `json:"snapshot-id"`
+			Summary map[string]string `json:"summary"`
+		} `json:"snapshots"`
 	} `json:"metadata"`
 }
 
@@ -126,6 +131,8 @@ type lakeTable struct {
 	c    *client.Client
 	name string
 	rows []lakeRow
+	// engines that can read it; nil: all.
+	engines []string
 }
 
 // columns are the table's columns of now.
@@ -263,7 +270,11 @@ func readByOthers(t *testing.T, when string, tables ...*lakeTable) {
 		}
 		file := l.expected()
 		database, name, _ := strings.Cut(l.name, ".")
-		for _, engine := range lakeEngines() {
+		engines := l.engines
+		if engines == nil {
+			engines = lakeEngines()
+		}
+		for _, engine := range engines {
 			location := it.Location
 			if strings.HasSuffix(engine, "-rest") {
 				location = "http://" + l.n.http + "/iceberg"
