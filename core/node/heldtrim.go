@@ -69,6 +69,10 @@ func heldTrim(want, limit mink.Offset, keyed bool, snapshots []kvplan.Snapshot, 
 // heldByTiering says what of a sink holds a trim.
 func heldByTiering(want mink.Offset, hold *cluster.TierHold, t *cluster.Tiering, nowMs int64) *HeldTrim {
 	h := &HeldTrim{Want: want, At: hold.Bound, By: HeldByTiering}
+	option := "sink." + hold.Sink + ".stall_limit"
+	if hold.Sink == cluster.LakeSink {
+		option = "lake_stall_limit"
+	}
 	ago := func(ms int64) time.Duration { return (time.Duration(nowMs-ms) * time.Millisecond).Round(time.Second) }
 	switch {
 	case hold.Grace:
@@ -76,9 +80,9 @@ func heldByTiering(want mink.Offset, hold *cluster.TierHold, t *cluster.Tiering,
 		h.Why = fmt.Sprintf("readers may use snapshot %s of sink %s, which needs the log from offset %d on, for %s more (read_grace)",
 			hold.Snapshot, hold.Sink, hold.Bound, max(0, -ago(hold.UntilMs)))
 	case t == nil || t.Round == "":
-		h.Why = fmt.Sprintf("sink %s has taken no round yet: see mink cluster stats, and the option lake_stall_limit", hold.Sink)
+		h.Why = fmt.Sprintf("sink %s has taken no round yet: see mink cluster stats, and the option %s", hold.Sink, option)
 	default:
-		h.Why = fmt.Sprintf("sink %s has the log up to offset %d, its last round was %s ago: see mink cluster stats, and the option lake_stall_limit", hold.Sink, hold.Bound, ago(t.CommittedMs))
+		h.Why = fmt.Sprintf("sink %s has the log up to offset %d, its last round was %s ago: see mink cluster stats, and the option %s", hold.Sink, hold.Bound, ago(t.CommittedMs), option)
 	}
 	return h
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/mink-project/mink/core/cluster"
 	"github.com/mink-project/mink/core/cluster/clusterpb"
@@ -44,41 +45,42 @@ func (n *Node) ForgetDroppedSink(ctx context.Context, table mink.TableID, sink s
 
 // giveUp trims what retention lets go of and a sink has not taken, once that sink has
 // stalled for the table's limit: rows of that age only, since a sink that was idle may
-// have its round under way. A trim that gives up one sink would give up all that
-// stalled as long: it waits for those that are not to be given up.
+// have its round under way. Of several such sinks a row is given up at the longest of their
+// limits, and sinks that are not to be given up are waited for.
 func (n *Node) giveUp(ctx context.Context, e *bucket, to mink.Offset, nowMs int64) error {
 	view := n.View()
-	hold, held := view.TierBound(e.id)
-	if !held {
+	limits := map[string]int64{} // ms, of the stalled sinks
+	for hold := range view.TierHolds(e.id) {
+		o, err := e.table.Descriptor.SinkSettings(hold.Sink)
+		if err != nil {
+			return err
+		}
+		limit := o.StallLimit.Milliseconds()
+		if t, on := view.Tiering(e.ref.Table, hold.Sink); on && limit > 0 && view.TimeMs()-t.LastMs() > limit {
+			limits[hold.Sink] = limit
+		} else {
+			to = min(to, hold.Bound)
+		}
+	}
+	var sinks []string
+	age, least := int64(0), int64(math.MaxInt64)
+	for hold := range view.TierHolds(e.id) {
+		if limit, stalled := limits[hold.Sink]; stalled && hold.Bound < to {
+			sinks = append(sinks, hold.Sink)
+			age, least = max(age, limit), min(least, limit)
+		}
+	}
+	if len(sinks) == 0 {
 		return nil
 	}
-	stalled := func(sink string) (limit int64, yes bool, err error) {
-		o, err := e.table.Descriptor.SinkSettings(sink)
-		t, on := view.Tiering(e.ref.Table, sink)
-		limit = o.StallLimit.Milliseconds()
-		return limit, err == nil && on && limit > 0 && view.TimeMs()-t.LastMs() > limit, err
-	}
-	limit, yes, err := stalled(hold.Sink)
-	if err != nil || !yes {
-		return err
-	}
-	old, err := e.log.OlderThan(ctx, nowMs-limit)
+	old, err := e.log.OlderThan(ctx, nowMs-age)
 	if err != nil || min(to, old) <= e.log.LogStart() {
 		return err
 	}
-	to = min(to, old)
-	for other := range view.TierHolds(e.id) {
-		if t, on := view.Tiering(e.ref.Table, other.Sink); !on || other.Bound >= to || view.TimeMs()-t.LastMs() <= limit {
-			continue // it has the rows, or the trim waits for it
-		}
-		if _, yes, err := stalled(other.Sink); err != nil || !yes {
-			return err
-		}
-	}
-	if err := e.log.Discard(ctx, to, view.TimeMs()-limit); err != nil {
+	if err := e.log.Discard(ctx, min(to, old), view.TimeMs()-least); err != nil {
 		return err
 	}
-	n.logger.Warn("rows were given up for a sink that has stalled", "bucket", e.ref.String(), "sink", hold.Sink, "log_start", e.log.LogStart(), "sink_end", hold.Bound)
+	n.logger.Warn("rows were given up for sinks that have stalled", "bucket", e.ref.String(), "sinks", sinks, "log_start", e.log.LogStart())
 	return nil
 }
 

@@ -171,6 +171,52 @@ func TestStallLimit(t *testing.T) {
 	})
 }
 
+// Of several sinks that have stalled, a row is given up at the longest of their limits; a sink
+// without a limit, or one that takes rounds, is waited for.
+func TestStallLimitOfSeveralSinks(t *testing.T) {
+	sim.InBubble(t, tierWorld(), func(t *testing.T, w *sim.World) {
+		p := w.StartReady(1)
+		topic := func(name string, options map[string]string) mink.BucketRef {
+			options["log_ttl"] = "1s"
+			_, refs := p.Topic(name, 1, options)
+			p.Append(refs[0], "a", "b")
+			return refs[0]
+		}
+		both := topic("both", map[string]string{"sink.a": "true", "sink.a.stall_limit": "1h", "sink.b": "true", "sink.b.stall_limit": "2h"})
+		patient := topic("patient", map[string]string{"sink.a": "true", "sink.a.stall_limit": "1h", "sink.b": "true"})
+		lives := topic("lives", map[string]string{"lake": "true", "sink.a": "true", "sink.a.stall_limit": "1h"})
+		time.Sleep(50 * time.Minute)
+		p.Append(both, "younger")
+		time.Sleep(25 * time.Minute)
+		round(t, p, "r1", cluster.BucketOffset{Bucket: lives, Offset: 1})
+		starts := func() [3]mink.Offset {
+			p.Append(patient, "x") // trims are looked at when something is written
+			p.Append(lives, "x")
+			return [3]mink.Offset{logStart(t, p, both), logStart(t, p, patient), logStart(t, p, lives)}
+		}
+		time.Sleep(30 * time.Minute)
+		if got := starts(); got != [3]mink.Offset{0, 0, 1} {
+			t.Fatalf("trimmed to %v after 1 h 45 min", got)
+		}
+		time.Sleep(40 * time.Minute) // the younger row is 1 h 35 min old: beyond the limit of a alone
+		if got := starts(); got != [3]mink.Offset{2, 0, 1} {
+			t.Fatalf("trimmed to %v after 2 h 25 min", got)
+		}
+		time.Sleep(45 * time.Minute)
+		if got := starts(); got != [3]mink.Offset{3, 0, 1} {
+			t.Fatalf("trimmed to %v after 3 h 10 min", got)
+		}
+		for _, sink := range []string{"a", "b"} {
+			if gaps := p.Node().View().AllowedGaps(sink, both); len(gaps) != 1 || gaps[0] != (plan.Gap{Start: 0, End: 3}) {
+				t.Errorf("sink %s: allowed gaps %v", sink, gaps)
+			}
+		}
+		if held := heldTrim(p, patient); held == nil || !strings.Contains(held.Why, "sink.a.stall_limit") {
+			t.Errorf("held trim %+v", held)
+		}
+	})
+}
+
 // A partition of a tiered table is dropped when its last row is in the lake: closed at
 // once, also by a person, and dropped by itself then.
 func TestDroppedPartitionIsTieredFirst(t *testing.T) {
