@@ -45,13 +45,23 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if usage := (*usageError)(nil); errors.As(err, &usage) {
 		return exitUsage
 	}
-	switch {
-	case nobodyThere(err) && strings.Contains(err.Error(), "server preface"):
-		fmt.Fprintf(a.errOut, "mink: what answers at %s is not Arrow Flight: --bootstrap wants the node's Flight address, not its Kafka or HTTP one\n", a.bootstrap)
-	case nobodyThere(err):
-		fmt.Fprintf(a.errOut, "mink: no node answers at %s: `mink serve` starts one here, --bootstrap or MINK_BOOTSTRAP names another\n", a.bootstrap)
+	if hint := a.hint(err); hint != "" {
+		fmt.Fprintln(a.errOut, "mink:", hint)
 	}
 	return exitFailed
+}
+
+// hint says what to do when the client could not connect; "" for other errors.
+func (a *app) hint(err error) string {
+	switch {
+	case !nobodyThere(err):
+		return ""
+	case strings.Contains(err.Error(), "server preface") && strings.Contains(err.Error(), "connection reset"):
+		return fmt.Sprintf("what answers at %s closed the connection: a node that was killed, or no node's Flight address, which --bootstrap wants", a.bootstrap)
+	case strings.Contains(err.Error(), "server preface"):
+		return fmt.Sprintf("what answers at %s is not Arrow Flight: --bootstrap wants the node's Flight address, not its Kafka or HTTP one", a.bootstrap)
+	}
+	return fmt.Sprintf("no node answers at %s: `mink serve` starts one here, --bootstrap or MINK_BOOTSTRAP names another", a.bootstrap)
 }
 
 // nobodyThere reports whether the client could not connect at all.

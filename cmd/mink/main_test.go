@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -452,9 +454,45 @@ func TestCommands(t *testing.T) {
 	ok("", "db", "drop", "shop", "--cascade")
 }
 
+// A command that goes on for long needs one of its nodes, not the first.
+func TestWriteWhileTheFirstNodeIsDown(t *testing.T) {
+	at := startNode(t)
+	for _, args := range []string{"db create shop", "table create shop.orders -C id=BIGINT"} {
+		words := strings.Fields(args)
+		for i := range words {
+			words[i] = strings.Replace(words[i], "=", " ", 1)
+		}
+		if code, _, errOut := run(t, "", append([]string{"-b", at}, words...)...); code != 0 {
+			t.Fatal(errOut)
+		}
+	}
+	if code, _, errOut := run(t, `{"id": 1}`, "-b", "127.0.0.1:1,"+at, "write", "shop.orders"); code != 0 || !strings.Contains(errOut, "1 row") {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+	// --retry-for counts from the start; a pause that would end after it is not begun.
+	began := time.Now()
+	if code, _, errOut := run(t, `{"id": 1}`, "-b", "127.0.0.1:1", "--retry-for", "2s", "write", "shop.orders"); code != 1 || time.Since(began) < 500*time.Millisecond || !strings.Contains(errOut, "`mink serve` starts one") {
+		t.Errorf("exit code %d after %v, %s", code, time.Since(began), errOut)
+	}
+}
+
 func TestNobodyThere(t *testing.T) {
 	if nobodyThere(mink.ErrUnavailable) || nobodyThere(nil) {
 		t.Error("a node that is there and busy is not an absent one")
+	}
+	a := &app{bootstrap: "host:1"}
+	for text, want := range map[string]string{
+		"dial tcp 127.0.0.1:1: connect: connection refused": "`mink serve` starts one here",
+		"error reading server preface: EOF":                 "is not Arrow Flight",
+		// A node that was killed as the client came is not taken for another protocol.
+		"error reading server preface: read tcp 127.0.0.1:2->127.0.0.1:1: read: connection reset by peer": "a node that was killed",
+	} {
+		if got := a.hint(fmt.Errorf("connection error: desc = %q: %w", text, mink.ErrUnavailable)); !strings.Contains(got, want) || !strings.Contains(got, "host:1") {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	if got := a.hint(mink.ErrUnavailable); got != "" {
+		t.Error(got)
 	}
 }
 

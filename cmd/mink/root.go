@@ -146,14 +146,14 @@ func (a *app) connected(run func(*cobra.Command, *client.Client, []string) error
 	}
 }
 
-// patientClient is for long work: a node must answer now, and may be away for
-// minutes later.
+// patientClient is for long work: some node must answer within --retry-for, and may
+// be away for minutes later.
 func (a *app) patientClient(ctx context.Context) (*client.Client, error) {
 	c, err := a.client()
 	if err != nil {
 		return nil, err
 	}
-	_, err = c.Health(ctx)
+	_, err = c.ListDatabases(ctx)
 	if err = errors.Join(err, c.Close()); err != nil {
 		return nil, err
 	}
