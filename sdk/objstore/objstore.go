@@ -34,7 +34,7 @@ var (
 	ErrCorrupt        = errors.New("corrupt object")  // checksum mismatch
 	ErrNoSpace        = errors.New("store is full")
 	ErrReadOnly       = errors.New("store is read-only")
-	ErrUnimplemented  = errors.New("not implemented by this store")
+	ErrUnimplemented  = errors.New("not implemented")
 )
 
 // Capabilities is what a store can do, as data.

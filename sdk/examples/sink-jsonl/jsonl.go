@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -90,6 +92,9 @@ func (s *jsonl) Open(ctx context.Context, req sink.OpenRequest) (sink.Table, err
 		if strings.HasPrefix(f.Name, "__") {
 			return nil, fmt.Errorf("%w: column %q: names that begin with __ are this sink's own", sink.ErrUnimplemented, f.Name)
 		}
+	}
+	if len(req.Table.Options) > 0 && !req.Drop {
+		return nil, fmt.Errorf("%w: table %s: sink-jsonl has no options of a table, and it has %q", sink.ErrInvalid, req.Table.FullName(), slices.Sorted(maps.Keys(req.Table.Options)))
 	}
 	t := &table{sink: s, spec: req.Table, dir: s.tableDir(req.Table)}
 	for _, d := range []string{"schemas", "staged", "rounds"} {

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -91,6 +93,9 @@ func (p *printer) print(lines []line) error {
 }
 
 func (p *printer) Open(ctx context.Context, req sink.OpenRequest) (sink.Table, error) {
+	if len(req.Table.Options) > 0 && !req.Drop {
+		return nil, fmt.Errorf("%w: table %s: sink-print has no options of a table, and it has %q", sink.ErrInvalid, req.Table.FullName(), slices.Sorted(maps.Keys(req.Table.Options)))
+	}
 	t := &table{p: p, spec: req.Table}
 	_, err := t.SchemaChange(ctx, sink.SchemaChangeRequest{Schema: req.Table.Schema})
 	return t, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,6 +51,9 @@ func (s *server) Open(ctx context.Context, req sink.OpenRequest) (sink.Table, er
 	}
 	if len(req.Table.PrimaryKey) > 0 {
 		return nil, fmt.Errorf("table %s has a primary key: %w", req.Table.FullName(), sink.ErrUnimplemented)
+	}
+	if len(req.Table.Options) > 0 && !req.Drop { // the user's --sink NAME,options.KEY=VALUE
+		return nil, fmt.Errorf("%w: table %s: the sink has no options of a table, and it has %q", sink.ErrInvalid, req.Table.FullName(), slices.Sorted(maps.Keys(req.Table.Options)))
 	}
 	t := &table{spec: req.Table, store: s.store(req.Table)}
 	return t, t.store.create()
