@@ -26,7 +26,7 @@ func TestPluginsAreInstalledShownAndRemoved(t *testing.T) {
 	if out, note := ok("list"); out != "" || !strings.Contains(note, dir) {
 		t.Errorf("%q, %q", out, note)
 	}
-	if _, note := ok("install", source); !strings.Contains(note, "installed mink-plugin-sink-toy 1.5 (stable) in "+dir) {
+	if _, note := ok("install", source); !strings.Contains(note, "installed mink-plugin-sink-toy 1.5 (stable) in "+dir) || !strings.Contains(note, `[sinks.NAME] with plugin = "toy"`) {
 		t.Error(note)
 	}
 	out, _ := ok("list", "--json")

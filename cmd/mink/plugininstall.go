@@ -10,6 +10,7 @@ import (
 
 	"github.com/mink-project/mink/core/pluginhost"
 	"github.com/mink-project/mink/core/server"
+	"github.com/mink-project/mink/sdk/plugin"
 )
 
 // pluginDirs are the directories that the flag names, or else a node's with this
@@ -154,6 +155,9 @@ the node's user.`,
 			a.note("installed %s %s (%s) in %s", filepath.Base(in.Path), in.Manifest.Version, in.Manifest.Stability, filepath.Dir(in.Path))
 			if _, all, err := a.discover(*dirs); err == nil {
 				a.noteShadow(in, all)
+			}
+			if in.Manifest.Kind == plugin.KindSink {
+				a.note("next: in the configuration of every node, under a name of your choice, [sinks.NAME] with plugin = %q", in.Manifest.Name)
 			}
 			return nil
 		},

@@ -92,8 +92,8 @@ var manual = []page{
 // systemd, a quiet machine, or a database of a person's own.
 const notRunMax = 7
 
-// Every command of the manual, as written, on the default ports; only /tmp/mink-data and
-// /tmp/mink-three are directories of the test's own, and Postgres is its own.
+// Every command of the manual, as written, on the default ports; only /tmp/mink-data,
+// /tmp/mink-three, /tmp/mink-sinks and /tmp/mink-files are directories of the test's own, and Postgres is its own.
 func TestManualIsRunAsWritten(t *testing.T) {
 	if !portsFree(t) {
 		t.Skip("the default ports are taken")
@@ -246,7 +246,7 @@ type reader struct {
 
 func runPage(t *testing.T, p page, blocks []block) {
 	dir := workspace(t)
-	places := []string{"/tmp/mink-data", filepath.Join(dir, "mink-data"), "/tmp/mink-three", filepath.Join(dir, "mink-three")}
+	places := []string{"/tmp/mink-data", filepath.Join(dir, "mink-data"), "/tmp/mink-three", filepath.Join(dir, "mink-three"), "/tmp/mink-sinks", filepath.Join(dir, "mink-sinks"), "/tmp/mink-files", filepath.Join(dir, "mink-files")}
 	if p.postgres {
 		places = append(places, "postgres://postgres@127.0.0.1:5432/mink", emptyDatabase(t))
 	}

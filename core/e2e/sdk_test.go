@@ -48,8 +48,24 @@ func newSDKUser(t *testing.T) *newUser {
 	return u
 }
 
+// atHome gives the user a home directory of its own, where plugins are installed, and a
+// node of its own. Go keeps what it has.
+func (u *newUser) atHome() {
+	u.t.Helper()
+	names := []string{"GOCACHE", "GOENV", "GOMODCACHE", "GOPATH"}
+	out, err := exec.CommandContext(u.t.Context(), "go", append([]string{"env"}, names...)...).Output()
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	for i, value := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		u.env = append(u.env, names[i]+"="+value)
+	}
+	at := freeAddress(u.t)
+	u.env = append(u.env, "HOME="+u.t.TempDir(), "MINK_LISTEN="+at, "MINK_BOOTSTRAP=grpc://"+at, "MINK_KAFKA_LISTEN=off", "MINK_HTTP_LISTEN=off")
+}
+
 func (u *newUser) run(script string) (string, error) {
-	ctx, cancel := context.WithTimeout(u.t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(u.t.Context(), 8*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir, cmd.Env = u.dir, u.env
@@ -70,12 +86,14 @@ func TestSDKReadmeIsRunAsWritten(t *testing.T) {
 		// The line of sink.go that the text shows must be in it.
 		script.WriteString("grep -qF '" + strings.TrimSpace(b.code) + "' sink.go\n")
 	}
+	u.atHome()
 	text := strings.ReplaceAll(script.String(), "PATH=$PWD/bin:$PATH", "PATH=$PATH:$PWD/bin") // the binary under test
-	out, err := u.run(text)
+	out, err := u.run("trap 'kill $(jobs -p) 2>/dev/null || true; wait || true' EXIT\n" + text)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"module example.com/mink-plugin-sink-mine", `"kind": "sink"`, "checks passed in", "StaleBase                  FAILED", "StaleBase                  ok", "ok  \texample.com/mink-plugin-sink-mine"} {
+	for _, want := range []string{"module example.com/mink-plugin-sink-mine", `"kind": "sink"`, "checks passed in", "StaleBase                  FAILED", "StaleBase                  ok", "ok  \texample.com/mink-plugin-sink-mine",
+		"installed mink-plugin-sink-mine", "opened; each row exactly once", `"end":1}`, `"end":200000}`} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the commands of sdk/README.md print no %q:\n%s", want, out)
 		}
