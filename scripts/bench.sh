@@ -29,7 +29,9 @@ if [ "$what" = all ] || [ "$what" = engine ]; then
 	# Primary-key tables: the tablet against its store alone. Aims: lookups 0.70, upserts 0.35.
 	go test -run TestRatios -v -timeout 60m ./core/tablet/kv -ratios "$((n < 10 ? 10 : n))" >$out/kv.txt || { cat $out/kv.txt; exit 1; }
 	sed -n 's/^ *bench_test.go:[0-9]*: //p' $out/kv.txt
-	for f in engine paths; do
+	# Reads of a lake table before and after a compaction, by turns.
+	go test -run '^$' -bench ReadsAfterCompaction -benchtime 10x -count "$n" -timeout 60m ./core/lake >$out/lake.txt || { cat $out/lake.txt; exit 1; }
+	for f in engine paths lake; do
 		go run $benchstat $out/$f.txt
 	done
 fi
