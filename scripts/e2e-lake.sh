@@ -12,7 +12,7 @@ export MINK_TEST_ICEBERG_SPARK
 export MINK_TEST_LAKE_PYTHON="$PWD/.cache/lake-venv/bin/python" MINK_TEST_BINARY="$PWD/bin/mink"
 [ -x "$MINK_TEST_BINARY" ] || { echo "e2e-lake needs bin/mink: run make build"; exit 1; }
 go test -count=1 -timeout 20m -v -run "${RUN:-.}" ./core/e2e/foreign ./core/icebergrest
-go test -count=1 -timeout 20m -v -run "${RUN:-^Test(LakeOfANode|LakeMaintenance|Demo)\$}" ./core/e2e
+go test -count=1 -timeout 20m -v -run "${RUN:-^TestLake(OfANode|InOtherCatalogs|RefusesNames|Maintenance)|^TestDemo\$}" ./core/e2e
 if [ -n "$left_out" ]; then
 	echo "left out: $left_out"
 	[ "${MINK_TEST_NOTHING_LEFT_OUT:-}" != 1 ] || exit 1

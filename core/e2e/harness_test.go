@@ -32,6 +32,7 @@ type node struct {
 	env                 []string
 	program             string            // "": the binary under test
 	s3                  *cloudtest.Server // nil: a directory
+	lake                lakeReaders
 
 	cmd    *exec.Cmd
 	exited chan error

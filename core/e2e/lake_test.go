@@ -28,13 +28,28 @@ import (
 	"github.com/mink-project/mink/sdk/sink"
 )
 
-// lakeEngines read each table, from its metadata file and through the node's /iceberg.
+// lakeEngines read each table, from its metadata file and through the REST catalog, and as
+// the node reads it.
 func lakeEngines() []string {
-	engines := []string{"pyiceberg-file", "pyiceberg-rest", "duckdb-file", "duckdb-rest"}
+	engines := []string{"pyiceberg-file", "pyiceberg-rest", "duckdb-file", "duckdb-rest", "mink-lake", "mink-union"}
 	if os.Getenv("MINK_TEST_ICEBERG_SPARK") != "" {
 		engines = append(engines, "spark-rest")
 	}
 	return engines
+}
+
+// lakeReaders is how others find a node's lake.
+type lakeReaders struct {
+	rest string            // URI of a REST catalog that has its tables; "": the node's /iceberg
+	more map[string]string // further engines of readers.py, and the location of each
+}
+
+// lakeCatalog is the URI of a REST catalog that has the tables of the node's lake.
+func (n *node) lakeCatalog() string {
+	if n.lake.rest != "" {
+		return n.lake.rest
+	}
+	return "http://" + n.http + "/iceberg"
 }
 
 // lakePython is an interpreter with other engines; scripts/e2e-lake.sh makes it.
@@ -47,7 +62,7 @@ func lakePython(t *testing.T) string {
 	return python
 }
 
-// icebergTable is what /iceberg says of a table.
+// icebergTable is what the REST catalog says of a table.
 type icebergTable struct {
 	Location string `json:"metadata-location"`
 	Metadata struct {
@@ -60,10 +75,10 @@ type icebergTable struct {
 	} `json:"metadata"`
 }
 
-// icebergTable asks the node's catalog; false: it has no such table yet.
+// icebergTable asks the REST catalog; false: it has no such table yet.
 func (n *node) icebergTable(ctx context.Context, table string) (it icebergTable, ok bool, err error) {
 	database, name, _ := strings.Cut(table, ".")
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/iceberg/v1/namespaces/%s/tables/%s", n.http, database, name), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/v1/namespaces/%s/tables/%s", n.lakeCatalog(), database, name), nil)
 	if err != nil {
 		return it, false, err
 	}
@@ -79,7 +94,7 @@ func (n *node) icebergTable(ctx context.Context, table string) (it icebergTable,
 	case resp.StatusCode == http.StatusNotFound:
 		return it, false, nil
 	case resp.StatusCode != http.StatusOK:
-		return it, false, fmt.Errorf("/iceberg, table %s: %s: %s", table, resp.Status, text)
+		return it, false, fmt.Errorf("the lake's catalog, table %s: %s: %s", table, resp.Status, text)
 	}
 	return it, true, json.Unmarshal(text, &it)
 }
@@ -221,7 +236,7 @@ func (l *lakeTable) change(key string, upserts, keys []lakeRow) {
 	without(keys)
 }
 
-// inLake waits until the lake has all that was acknowledged.
+// inLake waits until the lake has all that was acknowledged, and the node has recorded that.
 func (l *lakeTable) inLake() {
 	l.n.t.Helper()
 	eventually(l.n.t, "the lake has everything of "+l.name, func() bool {
@@ -229,7 +244,11 @@ func (l *lakeTable) inLake() {
 		if err != nil {
 			l.n.t.Fatal(err)
 		}
-		return lacks == 0
+		recorded, err := l.c.LakeSnapshot(l.n.t.Context(), l.name)
+		if err != nil {
+			l.n.t.Fatal(err)
+		}
+		return lacks == 0 && recorded.LagOffsets == 0
 	})
 }
 
@@ -254,8 +273,25 @@ func (l *lakeTable) expected() string {
 	return file
 }
 
-// readByOthers compares what other engines find with the rows that were written.
+// arrowFile is what the node reads of the table in a mode, for readers.py.
+func (l *lakeTable) arrowFile(mode string) string {
+	l.n.t.Helper()
+	file := filepath.Join(l.n.t.TempDir(), mode+".arrow")
+	if err := os.WriteFile(file, l.n.mink(nil, "read", l.name, "--mode", mode, "--format", "arrow"), 0o600); err != nil {
+		l.n.t.Fatal(err)
+	}
+	return file
+}
+
+// readByOthers compares what all engines that can read a table find with the rows that were
+// written.
 func readByOthers(t *testing.T, when string, tables ...*lakeTable) {
+	t.Helper()
+	readBy(t, when, tables)
+}
+
+// readBy is readByOthers of the engines that are named, when there are any.
+func readBy(t *testing.T, when string, tables []*lakeTable, engines ...string) {
 	t.Helper()
 	type job struct {
 		of     *lakeTable
@@ -264,22 +300,30 @@ func readByOthers(t *testing.T, when string, tables ...*lakeTable) {
 	var jobs []job
 	var lines bytes.Buffer
 	for _, l := range tables {
-		it, _, err := l.n.icebergTable(t.Context(), l.name)
-		if err != nil {
-			t.Fatal(err)
+		all := engines
+		if len(all) == 0 {
+			all = l.engines
+		}
+		if len(all) == 0 {
+			all = append(lakeEngines(), slices.Sorted(maps.Keys(l.n.lake.more))...)
 		}
 		file := l.expected()
 		database, name, _ := strings.Cut(l.name, ".")
-		engines := l.engines
-		if engines == nil {
-			engines = lakeEngines()
-		}
-		for _, engine := range engines {
-			location := it.Location
-			if strings.HasSuffix(engine, "-rest") {
-				location = "http://" + l.n.http + "/iceberg"
+		for _, engine := range all {
+			way, location := engine, l.n.lake.more[engine]
+			switch mode, own := strings.CutPrefix(engine, "mink-"); {
+			case own:
+				way, location = "arrow-file", l.arrowFile(mode)
+			case strings.HasSuffix(engine, "-rest"):
+				location = l.n.lakeCatalog()
+			case strings.HasSuffix(engine, "-file"):
+				it, _, err := l.n.icebergTable(t.Context(), l.name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				location = it.Location
 			}
-			line, err := json.Marshal([]string{file, engine, location, database, name})
+			line, err := json.Marshal([]string{file, way, location, database, name})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,14 +350,18 @@ func readByOthers(t *testing.T, when string, tables ...*lakeTable) {
 	}
 }
 
-// TestLakeOfANode: what a node was given over Kafka and Flight is in the lake as other
-// engines read it, row by row: a topic's four columns, a typed topic, a partitioned log
-// table, a table with a primary key; after updates and deletes, changes of columns, and
-// kill -9 of the node.
-func TestLakeOfANode(t *testing.T) {
-	lakePython(t)
-	n := newNode(t, "--wal-upload-interval", "200ms", "--kv-snapshot-interval", "1s")
-	n.start()
+// lakeTables are the tables of a node's lake: a topic's four columns, a typed topic, a
+// partitioned log table, a table with a primary key.
+type lakeTables struct {
+	n                           *node
+	plain, typed, visits, stock *lakeTable
+	all                         []*lakeTable
+	with                        map[*lakeTable]func(lakeRow) lakeRow // a row of the first columns as one of today's
+}
+
+// newLakeTables makes them.
+func newLakeTables(n *node) *lakeTables {
+	n.t.Helper()
 	lake := []string{"--option", "lake=true", "--option", "lake_freshness=1s"}
 	n.mink(nil, "topic", "create", "plain", "--partitions", "3", "--config", "mink.lake=true", "--config", "mink.lake_freshness=1s")
 	n.createTable("kafka.typed", columns("id BIGINT NOT NULL", "note STRING", "price DECIMAL(12,2)", "at TIMESTAMP_LTZ(3)", "tags ARRAY<STRING>", "sizes MAP<STRING, INT>"),
@@ -324,83 +372,93 @@ func TestLakeOfANode(t *testing.T) {
 		append(lake, "--primary-key", "id", "--bucket-count", "3")...)
 	c := n.client()
 	of := func(name string) *lakeTable { return &lakeTable{n: n, c: c, name: name} }
-	plain, typed, visits, stock := of("kafka.plain"), of("kafka.typed"), of("shop.visits"), of("shop.stock")
-	all := []*lakeTable{plain, typed, visits, stock}
-	with := map[*lakeTable]func(lakeRow) lakeRow{} // a row of the first columns as one of today's
-	for _, l := range all {
-		with[l] = func(r lakeRow) lakeRow { return r }
+	x := &lakeTables{n: n, plain: of("kafka.plain"), typed: of("kafka.typed"), visits: of("shop.visits"), stock: of("shop.stock"), with: map[*lakeTable]func(lakeRow) lakeRow{}}
+	x.all = []*lakeTable{x.plain, x.typed, x.visits, x.stock}
+	for _, l := range x.all {
+		x.with[l] = func(r lakeRow) lakeRow { return r }
 	}
+	return x
+}
 
-	turn := func(i int, when string) {
-		t.Helper()
-		first := i * 30
-		k := n.franz()
-		defer k.Close()
-		var records []*kgo.Record
-		for id := first; id < first+30; id++ {
-			r := &kgo.Record{Topic: "plain", Partition: int32(id % 3), Value: fmt.Appendf(nil, "value %d ä", id), Timestamp: time.UnixMilli(1_700_000_000_000 + int64(id))}
-			row := lakeRow{"value": r.Value, "headers": []any{}, "timestamp": r.Timestamp.UTC().Format("2006-01-02 15:04:05.000Z")}
-			switch id % 5 {
-			case 1:
-				r.Value, row["value"] = nil, nil
-			case 2:
-				r.Headers = []kgo.RecordHeader{{Key: "h", Value: []byte("x")}, {Key: "h", Value: nil}}
-				row["headers"] = []any{lakeRow{"key": "h", "value": base64.StdEncoding.EncodeToString([]byte("x"))}, lakeRow{"key": "h", "value": nil}}
-			}
-			if id%3 > 0 {
-				r.Key = fmt.Appendf(nil, "key %d", id)
-				row["key"] = r.Key
-			}
-			records = append(records, r)
-			plain.rows = append(plain.rows, row)
-
-			line := lakeRow{"id": id}
-			row = lakeRow{"id": id}
-			if id%10 != 3 {
-				line = lakeRow{"id": id, "note": fmt.Sprintf("n %d ü", id), "price": json.Number(fmt.Sprintf("%d.25", id)), "at": fmt.Sprintf("2026-01-31T07:00:00.%03dZ", id), "tags": []any{"a", nil}, "sizes": lakeRow{"s": id}}
-				row = maps.Clone(line)
-				row["price"], row["at"], row["sizes"] = fmt.Sprintf("%d.25", id), fmt.Sprintf("2026-01-31 07:00:00.%03dZ", id), []any{lakeRow{"key": "s", "value": id}}
-			}
-			text, err := json.Marshal(with[typed](line))
-			if err != nil {
-				t.Fatal(err)
-			}
-			records = append(records, &kgo.Record{Topic: "typed", Partition: int32(id % 2), Value: text})
-			typed.rows = append(typed.rows, with[typed](row))
+// write writes the i-th part of the rows, over Kafka and Flight; later parts update and delete
+// rows of the one before.
+func (x *lakeTables) write(i int) {
+	x.n.t.Helper()
+	t := x.n.t
+	first := i * 30
+	k := x.n.franz()
+	defer k.Close()
+	var records []*kgo.Record
+	for id := first; id < first+30; id++ {
+		r := &kgo.Record{Topic: "plain", Partition: int32(id % 3), Value: fmt.Appendf(nil, "value %d ä", id), Timestamp: time.UnixMilli(1_700_000_000_000 + int64(id))}
+		row := lakeRow{"value": r.Value, "headers": []any{}, "timestamp": r.Timestamp.UTC().Format("2006-01-02 15:04:05.000Z")}
+		switch id % 5 {
+		case 1:
+			r.Value, row["value"] = nil, nil
+		case 2:
+			r.Headers = []kgo.RecordHeader{{Key: "h", Value: []byte("x")}, {Key: "h", Value: nil}}
+			row["headers"] = []any{lakeRow{"key": "h", "value": base64.StdEncoding.EncodeToString([]byte("x"))}, lakeRow{"key": "h", "value": nil}}
 		}
-		if err := k.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+		if id%3 > 0 {
+			r.Key = fmt.Appendf(nil, "key %d", id)
+			row["key"] = r.Key
+		}
+		records = append(records, r)
+		x.plain.rows = append(x.plain.rows, row)
+
+		line := lakeRow{"id": id}
+		row = lakeRow{"id": id}
+		if id%10 != 3 {
+			line = lakeRow{"id": id, "note": fmt.Sprintf("n %d ü", id), "price": json.Number(fmt.Sprintf("%d.25", id)), "at": fmt.Sprintf("2026-01-31T07:00:00.%03dZ", id), "tags": []any{"a", nil}, "sizes": lakeRow{"s": id}}
+			row = maps.Clone(line)
+			row["price"], row["at"], row["sizes"] = fmt.Sprintf("%d.25", id), fmt.Sprintf("2026-01-31 07:00:00.%03dZ", id), []any{lakeRow{"key": "s", "value": id}}
+		}
+		text, err := json.Marshal(x.with[x.typed](line))
+		if err != nil {
 			t.Fatal(err)
 		}
-		var add, put, gone []lakeRow
-		for id := first; id < first+30; id++ {
-			add = append(add, with[visits](lakeRow{"country": []string{"de", "b/c=d", "ä"}[id%3], "id": id, "day": "2024-02-29", "seconds": -id, "score": 0.5 * float64(id)}))
-		}
-		add = append(add, with[visits](lakeRow{"country": "de", "id": -first}))
-		visits.append(add...)
-		for id := first; id < first+30; id++ { // ten of before are updated, ten inserted, ten of both deleted
-			key := id - 10
-			if key >= 0 {
-				put = append(put, with[stock](lakeRow{"id": key, "qty": i, "price": fmt.Sprintf("%d.05", id), "place": lakeRow{"hall": "a", "shelf": i}, "seen": "2024-02-29 23:59:59.123456"}))
-			}
-			if key >= 0 && key%3 == 1 {
-				gone = append(gone, lakeRow{"id": key})
-			}
-		}
-		put = append(put, with[stock](lakeRow{"id": 1_000 + i}))
-		stock.change("id", put, gone)
-		for _, l := range all {
-			l.inLake()
-		}
-		readByOthers(t, when, all...)
+		records = append(records, &kgo.Record{Topic: "typed", Partition: int32(id % 2), Value: text})
+		x.typed.rows = append(x.typed.rows, x.with[x.typed](row))
 	}
-	turn(0, "at first")
-	turn(1, "after updates and deletes")
+	if err := k.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	var add, put, gone []lakeRow
+	for id := first; id < first+30; id++ {
+		add = append(add, x.with[x.visits](lakeRow{"country": []string{"de", "b/c=d", "ä"}[id%3], "id": id, "day": "2024-02-29", "seconds": -id, "score": 0.5 * float64(id)}))
+	}
+	add = append(add, x.with[x.visits](lakeRow{"country": "de", "id": -first}))
+	x.visits.append(add...)
+	for id := first; id < first+30; id++ { // ten of before are updated, ten inserted, ten of both deleted
+		key := id - 10
+		if key >= 0 {
+			put = append(put, x.with[x.stock](lakeRow{"id": key, "qty": i, "price": fmt.Sprintf("%d.05", id), "place": lakeRow{"hall": "a", "shelf": i}, "seen": "2024-02-29 23:59:59.123456"}))
+		}
+		if key >= 0 && key%3 == 1 {
+			gone = append(gone, lakeRow{"id": key})
+		}
+	}
+	put = append(put, x.with[x.stock](lakeRow{"id": 1_000 + i}))
+	x.stock.change("id", put, gone)
+}
 
+// settled waits until the lake has everything, and lets all read it.
+func (x *lakeTables) settled(when string) {
+	x.n.t.Helper()
+	for _, l := range x.all {
+		l.inLake()
+	}
+	readByOthers(x.n.t, when, x.all...)
+}
+
+// alter changes columns of all but the topic: it renames, adds, drops and widens.
+func (x *lakeTables) alter() {
+	x.n.t.Helper()
 	alter := func(l *lakeTable, next func(lakeRow) lakeRow, flags ...string) {
-		t.Helper()
-		n.mink(nil, append([]string{"table", "alter", l.name}, flags...)...)
-		before := with[l]
-		with[l] = func(r lakeRow) lakeRow { return next(before(r)) }
+		x.n.t.Helper()
+		x.n.mink(nil, append([]string{"table", "alter", l.name}, flags...)...)
+		before := x.with[l]
+		x.with[l] = func(r lakeRow) lakeRow { return next(before(r)) }
 	}
 	rename := func(r lakeRow, from, to string) {
 		if v, ok := r[from]; ok {
@@ -408,20 +466,37 @@ func TestLakeOfANode(t *testing.T) {
 			delete(r, from)
 		}
 	}
-	alter(typed, func(r lakeRow) lakeRow { rename(r, "note", "text"); r["extra"] = 0.25; return r }, "--rename", "note=text", "--add", "extra DOUBLE")
-	alter(visits, func(r lakeRow) lakeRow { delete(r, "score"); r["seconds"] = int64(1) << 40; return r }, "--drop", "score", "--modify", "seconds BIGINT")
-	alter(stock, func(r lakeRow) lakeRow { rename(r, "qty", "count"); r["tag"] = "new"; return r }, "--rename", "qty=count", "--add", "tag STRING")
-	for _, r := range typed.rows {
+	alter(x.typed, func(r lakeRow) lakeRow { rename(r, "note", "text"); r["extra"] = 0.25; return r }, "--rename", "note=text", "--add", "extra DOUBLE")
+	alter(x.visits, func(r lakeRow) lakeRow { delete(r, "score"); r["seconds"] = int64(1) << 40; return r }, "--drop", "score", "--modify", "seconds BIGINT")
+	alter(x.stock, func(r lakeRow) lakeRow { rename(r, "qty", "count"); r["tag"] = "new"; return r }, "--rename", "qty=count", "--add", "tag STRING")
+	for _, r := range x.typed.rows {
 		rename(r, "note", "text")
 	}
-	for _, r := range visits.rows {
+	for _, r := range x.visits.rows {
 		delete(r, "score")
 	}
-	for _, r := range stock.rows {
+	for _, r := range x.stock.rows {
 		rename(r, "qty", "count")
 	}
-	turn(2, "after changes of columns")
+}
 
+// TestLakeOfANode: what a node was given over Kafka and Flight is in the lake as other
+// engines and the node itself read it, row by row: after updates and deletes, changes of
+// columns, and kill -9 of the node.
+func TestLakeOfANode(t *testing.T) {
+	lakePython(t)
+	n := newNode(t, "--wal-upload-interval", "200ms", "--kv-snapshot-interval", "1s")
+	n.start()
+	x := newLakeTables(n)
+	turn := func(i int, when string) {
+		t.Helper()
+		x.write(i)
+		x.settled(when)
+	}
+	turn(0, "at first")
+	turn(1, "after updates and deletes")
+	x.alter()
+	turn(2, "after changes of columns")
 	n.kill()
 	n.start()
 	turn(3, "after kill -9")

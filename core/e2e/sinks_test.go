@@ -47,9 +47,16 @@ var sinkColumns = columns("id BIGINT NOT NULL", "part INT", "note STRING")
 // answered --plugin-dir.
 func installSink(t *testing.T, name string) (dir string) {
 	t.Helper()
+	return installPlugin(t, "sdk/examples/sink-"+name)
+}
+
+// installPlugin builds the plugin in a folder of the repository that has its kind and name,
+// and installs it as installSink does.
+func installPlugin(t *testing.T, folder string) (dir string) {
+	t.Helper()
 	dir = t.TempDir()
-	path := filepath.Join(dir, "built", "mink-plugin-sink-"+name)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./sdk/examples/sink-"+name)
+	path := filepath.Join(dir, "built", "mink-plugin-"+filepath.Base(folder))
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./"+folder)
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

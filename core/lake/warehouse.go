@@ -122,9 +122,18 @@ func (w *Warehouse) metadata(ctx context.Context, got catalog.LoadTableResponse)
 		if err != nil {
 			return nil, fmt.Errorf("the catalog's metadata: %w: %w", catalog.ErrCorrupt, err)
 		}
-		return meta, nil
+		return meta, w.checkPlace(meta)
 	}
 	return w.readMetadata(ctx, got.MetadataLocation)
+}
+
+// checkPlace refuses a table that its catalog keeps at a place of its own choice.
+func (w *Warehouse) checkPlace(meta table.Metadata) error {
+	if _, err := w.Key(meta.Location()); err != nil {
+		return fmt.Errorf("%w: the catalog keeps the table at %s, and Mink has lake files below %s alone, with the credentials of its store; those that a catalog vends are not used. "+
+			"Let the catalog accept tables with a location there (an external location), and drop this table from it", catalog.ErrInvalid, meta.Location(), w.Location(KeyPrefix))
+	}
+	return nil
 }
 
 // bind makes the library's table, which reads by this warehouse's files and commits by

@@ -304,11 +304,8 @@ func checkPause(f *faultRun) {
 // checkUnreachable takes the service away: nothing was sent, so nothing is
 // unknown.
 func checkUnreachable(f *faultRun) {
-	f.Proxy.server.CloseClientConnections()
-	f.Proxy.server.Listener.Close()
-	time.Sleep(20 * time.Millisecond)
-	f.Proxy.server.CloseClientConnections()
-	defer f.Proxy.restart(f.T)
+	f.Proxy.Down()
+	defer f.Proxy.Up(f.T)
 	for range 2 { // the first one may meet a connection that has just ended
 		err := f.create(f.Context(), "away", []byte("x"))
 		if !errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrUnknownOutcome) {

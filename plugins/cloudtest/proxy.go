@@ -60,8 +60,16 @@ func NewProxy(tb testing.TB, s *Server) *Proxy {
 	return p
 }
 
-// restart listens again on the address of a proxy whose listener was closed.
-func (p *Proxy) restart(tb testing.TB) {
+// Down ends all connections and takes no new ones, as a server that is away; Up ends that.
+func (p *Proxy) Down() {
+	p.server.CloseClientConnections()
+	_ = p.server.Listener.Close()
+	time.Sleep(20 * time.Millisecond) // what was being accepted
+	p.server.CloseClientConnections()
+}
+
+// Up listens again after Down, on the same address.
+func (p *Proxy) Up(tb testing.TB) {
 	tb.Helper()
 	p.server.CloseClientConnections()
 	p.server.Close()

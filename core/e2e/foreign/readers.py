@@ -4,10 +4,11 @@
     readers.py -          the same, for each line of standard input, a JSON array of the five
 
 ENGINE is pyiceberg-file or duckdb-file (LOCATION: a metadata file), pyiceberg-rest,
-duckdb-rest or spark-rest (LOCATION: the URI of a REST catalog). Prints a JSON object:
-rows (how many were read), error (the engine's own), or differs (what is there and should
-not be, and the other way round). Spark takes Iceberg's runtime from the jar that
-MINK_TEST_ICEBERG_SPARK names.
+duckdb-rest or spark-rest (LOCATION: the URI of a REST catalog), pyiceberg-glue (LOCATION:
+the URL of a service that speaks Glue's protocol), arrow-file (LOCATION: an Arrow stream).
+Prints a JSON object: rows (how many were read), error (the engine's own), or differs (what
+is there and should not be, and the other way round). Spark takes Iceberg's runtime from the
+jar that MINK_TEST_ICEBERG_SPARK names.
 """
 
 import datetime
@@ -106,6 +107,14 @@ def read(engine, location, namespace, name):
         from pyiceberg.catalog import load_catalog
 
         return load_catalog("mink", type="rest", uri=location).load_table((namespace, name)).scan().to_arrow()
+    if engine == "pyiceberg-glue":
+        from pyiceberg.catalog import load_catalog
+
+        options = {"glue.endpoint": location, "glue.region": "us-east-1", "glue.access-key-id": "any", "glue.secret-access-key": "any"}
+        return load_catalog("mink", type="glue", **options).load_table((namespace, name)).scan().to_arrow()
+    if engine == "arrow-file":
+        with pa.OSFile(location) as f:
+            return pa.ipc.open_stream(f).read_all()
     c = duckdb_connection()
     if engine == "duckdb-file":
         query = c.execute("SELECT * FROM iceberg_scan(?)", [location])

@@ -47,9 +47,16 @@ func NewOpener(load func(context.Context, catalog.Identifier) (*table.Table, err
 // another engine expired that or none is recorded, the current one with how far Mink's
 // tiering had come there. ends is nil for the recorded snapshot: what is recorded with it
 // holds. A table that is not in the lake, or is another one under its name, wraps
-// mink.ErrNotExist.
+// mink.ErrNotExist. While the catalog does not answer (mink.ErrUnavailable), a recorded
+// snapshot that was opened here before serves on.
 func (o *Opener) Plan(ctx context.Context, l Layout, recorded string) (snapshot string, ends map[mink.BucketRef]mink.Offset, err error) {
 	t, err := o.loaded(ctx, l)
+	if away := errors.Is(err, mink.ErrUnavailable) || errors.Is(err, mink.ErrThrottled); away && recorded != "" {
+		// If another engine expired it meanwhile, its files are missing, and the read says so.
+		if id, parseErr := parseID(recorded); parseErr == nil && o.find(l.Table, id) != nil {
+			return recorded, nil, nil
+		}
+	}
 	if err != nil {
 		return "", nil, err
 	}
@@ -141,12 +148,26 @@ func (o *Opener) loaded(ctx context.Context, l Layout) (*table.Table, error) {
 	d := l.Descriptor
 	t, err := o.load(ctx, catalog.Identifier{Namespace: []string{d.Database}, Name: d.Table})
 	if err != nil {
-		return nil, fmt.Errorf("lake table %s: %w", d.Name(), err)
+		return nil, fmt.Errorf("lake table %s: %w", d.Name(), classed(err))
 	}
 	if id := t.Properties()[tableIDProperty]; id != strconv.FormatInt(int64(l.Table), 10) {
 		return nil, fmt.Errorf("lake table %s is of table %q, not of %d: it %w yet in the lake", d.Name(), id, l.Table, mink.ErrNotExist)
 	}
 	return t, nil
+}
+
+// classed gives an error of the catalog or of its files the class that callers of a node know.
+// Refused credentials are the node's, and no fault of the request.
+func classed(err error) error {
+	for _, c := range []struct{ is, class error }{
+		{catalog.ErrCorrupt, mink.ErrCorrupt}, {catalog.ErrThrottled, mink.ErrThrottled}, {catalog.ErrUnavailable, mink.ErrUnavailable},
+		{catalog.ErrUnauthorized, mink.ErrUnavailable}, {catalog.ErrInvalid, mink.ErrUnsupported}, {catalog.ErrUnimplemented, mink.ErrUnsupported},
+	} {
+		if errors.Is(err, c.is) && !errors.Is(err, c.class) {
+			return fmt.Errorf("%w: %w", c.class, err)
+		}
+	}
+	return err
 }
 
 func (o *Opener) find(id mink.TableID, snapshot int64) *table.Table {
