@@ -126,6 +126,9 @@ func (e *entry) stats(now time.Time) TargetStats {
 	switch {
 	case e.state == StateFailed:
 		s.Due = e.retry
+	case e.dropped != nil: // its rows have no time any more
+	case s.LagOffsets > 0 && e.full.IsZero():
+		s.Due = e.lags
 	case s.LagOffsets > 0:
 		s.Due = e.full.Add(e.job.Freshness)
 	}
