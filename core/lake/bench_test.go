@@ -265,8 +265,8 @@ func BenchmarkReadsAfterCompaction(b *testing.B) {
 				want += (rounds - 1) * few
 			}
 			worn := o.last.Snapshot
-			for o.compact(sink.CompactRequest{All: true}).More {
-				continue
+			for more := true; more; {
+				more = o.compact(sink.CompactRequest{All: true}).More
 			}
 			var figures [2]struct{ cpu, s3, gets float64 }
 			for b.Loop() {
