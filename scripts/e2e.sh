@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# End-to-end tests: real node processes, real clients. `scripts/e2e.sh chaos`
-# runs ROUNDS random SIGKILLs under load instead (MINK_TEST_CHAOS_SEED repeats a
-# run). `scripts/e2e.sh chaos-cluster` does ROUNDS random things to three nodes with a
-# Postgres and an S3 server (SEED repeats a run; RUN='^TestCluster' runs every fault
-# alone), `scripts/e2e.sh chaos-lake` to their tiering (FAULT chooses faults): docs/chaos.md. `scripts/e2e.sh s3` runs what does not look into the store's directory with
-# the objects in S3: bin/plugins and a server of .cache/cloud for every node.
-# RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
-# manual's commands, jq, curl, pgrep and Postgres; makes a
-# Python environment of its own under .cache. Prints what was left out, and fails
-# for it when MINK_TEST_NOTHING_LEFT_OUT is set. scripts/interop.sh runs TestInterop.
+# End-to-end tests: real node processes, real clients. `scripts/e2e.sh chaos` runs ROUNDS
+# random SIGKILLs under load instead (MINK_TEST_CHAOS_SEED repeats a run). `scripts/e2e.sh
+# chaos-cluster` does ROUNDS random things to three nodes with a Postgres and an S3 server
+# (SEED repeats a run; RUN='^TestCluster' runs every fault alone), `scripts/e2e.sh
+# chaos-lake` to their tiering (FAULT chooses faults), `scripts/e2e.sh chaos-sink` to the
+# tiering into Postgres: docs/chaos.md. `scripts/e2e.sh s3` runs what does not look into
+# the store's directory with the objects in S3: bin/plugins and a server of .cache/cloud
+# for every node. RUN chooses tests by name. Needs bin/mink, kcat, python3 and, for the
+# manual's commands, jq, curl, pgrep and Postgres; makes a Python environment of its own
+# under .cache. Prints what was left out, and fails for it when MINK_TEST_NOTHING_LEFT_OUT
+# is set. scripts/interop.sh runs TestInterop.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,6 +30,11 @@ export MINK_TEST_BINARY="$PWD/bin/mink"
 
 if [ "${1:-all}" = chaos ]; then
 	MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-20}" exec go test -count=1 -timeout 60m -v -run '^TestChaos' ./core/e2e
+fi
+
+if [ "${1:-all}" = chaos-sink ]; then
+	export MINK_TEST_POSTGRES=required MINK_TEST_CHAOS_SEED="${SEED:-}"
+	MINK_TEST_CHAOS_ROUNDS="${ROUNDS:-5}" exec go test -count=1 -timeout 10h -v -run '^TestSinkChaos$' ./core/e2e
 fi
 
 if [ "${1:-all}" = chaos-cluster ] || [ "${1:-all}" = chaos-lake ]; then
