@@ -31,8 +31,8 @@ import (
 //	             merge the staging table, store the round, drop the staging table
 //
 // Whoever changes a table locks its row of tables first, so that two workers take
-// turns, and the second sees what the first has done. Staging tables are UNLOGGED: a
-// crash of Postgres empties them, which Commit notices by the number of rows.
+// turns, and the second sees what the first has done. Commit notices by the number of rows
+// when somebody was at a staging table.
 type postgres struct {
 	pool   *pgxpool.Pool
 	schema string // of the tables; "": the database's name

@@ -96,7 +96,9 @@ func (t *table) BeginRound(ctx context.Context, req sink.BeginRoundRequest) (res
 	for _, f := range t.spec.Schema.Arrow.Fields() {
 		columns = append(columns, "f"+fieldID(f)+" "+typeOf(f.Type))
 	}
-	if _, err := tx.Exec(ctx, `CREATE UNLOGGED TABLE `+t.sink.state+`.`+r.staging+` (`+strings.Join(columns, ", ")+`)`); err != nil {
+	// Not UNLOGGED: Postgres that crashes after the roll-back of such a table's making, before
+	// the record of that is written, does not recover ("could not create file: File exists").
+	if _, err := tx.Exec(ctx, `CREATE TABLE `+t.sink.state+`.`+r.staging+` (`+strings.Join(columns, ", ")+`)`); err != nil {
 		return resp, t.failed("begin", req.Round, finish(ctx, tx, err))
 	}
 	t.open = r
