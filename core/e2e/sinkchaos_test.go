@@ -75,6 +75,7 @@ func TestSinkChaos(t *testing.T) {
 		x.round(round)
 		if round%10 == 9 {
 			x.noDuplicates()
+			t.Logf("%d rounds are over", round+1)
 		}
 	}
 	halt()
