@@ -22,20 +22,20 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/mink-project/mink/core/e2e/readers"
 	"github.com/mink-project/mink/core/schema"
 	"github.com/mink-project/mink/sdk/client"
 	"github.com/mink-project/mink/sdk/mink"
 	"github.com/mink-project/mink/sdk/sink"
 )
 
+// engines is the process of other engines that all tests ask; TestMain ends it.
+var engines = readers.New(filepath.Join("foreign", "readers.py"))
+
 // lakeEngines read each table, from its metadata file and through the REST catalog, and as
 // the node reads it.
 func lakeEngines() []string {
-	engines := []string{"pyiceberg-file", "pyiceberg-rest", "duckdb-file", "duckdb-rest", "mink-lake", "mink-union"}
-	if os.Getenv("MINK_TEST_ICEBERG_SPARK") != "" {
-		engines = append(engines, "spark-rest")
-	}
-	return engines
+	return []string{"pyiceberg-file", "pyiceberg-rest", "duckdb-file", "duckdb-rest", "mink-lake", "mink-union"}
 }
 
 // lakeReaders is how others find a node's lake.
@@ -291,16 +291,10 @@ func readByOthers(t *testing.T, when string, tables ...*lakeTable) {
 }
 
 // readBy is readByOthers of the engines that are named, when there are any.
-func readBy(t *testing.T, when string, tables []*lakeTable, engines ...string) {
+func readBy(t *testing.T, when string, tables []*lakeTable, named ...string) {
 	t.Helper()
-	type job struct {
-		of     *lakeTable
-		engine string
-	}
-	var jobs []job
-	var lines bytes.Buffer
 	for _, l := range tables {
-		all := engines
+		all := named
 		if len(all) == 0 {
 			all = l.engines
 		}
@@ -327,25 +321,21 @@ func readBy(t *testing.T, when string, tables []*lakeTable, engines ...string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lines.Write(append(line, '\n'))
-			jobs = append(jobs, job{l, engine})
-		}
-	}
-	out := bytes.Split(bytes.TrimSpace(run(t, lines.Bytes(), lakePython(t), filepath.Join("foreign", "readers.py"), "-")), []byte("\n"))
-	if len(out) != len(jobs) {
-		t.Fatalf("%d tables were to be read, there are %d answers: %s", len(jobs), len(out), bytes.Join(out, nil))
-	}
-	for i, j := range jobs {
-		var verdict struct {
-			Rows    int             `json:"rows"`
-			Error   string          `json:"error"`
-			Differs json.RawMessage `json:"differs"`
-		}
-		if err := json.Unmarshal(out[i], &verdict); err != nil {
-			t.Fatalf("%s: %v: %s", j.engine, err, out[i])
-		}
-		if verdict.Error != "" || verdict.Differs != nil || verdict.Rows != len(j.of.rows) {
-			t.Errorf("%s, %s, %s: %d rows of %d: %s%s", when, j.of.name, j.engine, verdict.Rows, len(j.of.rows), verdict.Error, verdict.Differs)
+			answer, err := engines.Ask(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var verdict struct {
+				Rows    int             `json:"rows"`
+				Error   string          `json:"error"`
+				Differs json.RawMessage `json:"differs"`
+			}
+			if err := json.Unmarshal(answer, &verdict); err != nil {
+				t.Fatalf("%s: %v: %s", engine, err, answer)
+			}
+			if verdict.Error != "" || verdict.Differs != nil || verdict.Rows != len(l.rows) {
+				t.Errorf("%s, %s, %s: %d rows of %d: %s%s", when, l.name, engine, verdict.Rows, len(l.rows), verdict.Error, verdict.Differs)
+			}
 		}
 	}
 }

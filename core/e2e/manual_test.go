@@ -62,6 +62,7 @@ type page struct {
 	// postgres: the page expects a server with an empty database mink, on its usual port;
 	// it gets one of its own.
 	postgres bool
+	sink     string // the page expects this example of a sink, as make plugins builds it
 	prints   []string
 	// elsewhere lists languages that another test runs: TestInteropQuickStarts,
 	// which has the clients.
@@ -81,7 +82,7 @@ var manual = []page{
 	{file: "docs/operations.md", postgres: true, prints: []string{"clean: ", "node 3 is ready", "2 buckets", "moved", "removed"}},
 	{file: "docs/disaster-recovery.md", prints: []string{"metadata at index", "restored the metadata at index", `{"id":1,"item":"boots"}`, "clean: "}},
 	{file: "docs/plugins.md"},
-	{file: "docs/sinks.md"},
+	{file: "docs/sinks.md", sink: "jsonl", prints: []string{`"item":"boots"`}},
 	{file: "docs/lake.md"},
 	{file: "docs/limits.md"},
 	{file: "docs/benchmarks.md"},
@@ -239,6 +240,7 @@ type reader struct {
 	places  *strings.Replacer // what stands for directories and addresses of the page
 	session *terminal         // nil: every block has a shell of its own
 	nodes   []*exec.Cmd
+	env     []string
 	last    string // what the last block printed
 	all     strings.Builder
 	number  int
@@ -251,6 +253,9 @@ func runPage(t *testing.T, p page, blocks []block) {
 		places = append(places, "postgres://postgres@127.0.0.1:5432/mink", emptyDatabase(t))
 	}
 	r := &reader{t: t, dir: dir, places: strings.NewReplacer(places...)}
+	if p.sink != "" {
+		r.env = append(r.env, "MINK_PLUGIN_DIR="+installSink(t, p.sink))
+	}
 	defer r.stop()
 	if p.node {
 		r.serve("bin/mink serve")
@@ -343,7 +348,7 @@ func (r *reader) command(ctx context.Context, name string, args ...string) *exec
 	if name == "go" {
 		cmd.Dir = repository
 	}
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(r.dir, "tools")+":"+filepath.Join(r.dir, "bin")+":"+os.Getenv("PATH"))
+	cmd.Env = append(append(os.Environ(), r.env...), "PATH="+filepath.Join(r.dir, "tools")+":"+filepath.Join(r.dir, "bin")+":"+os.Getenv("PATH"))
 	return cmd
 }
 

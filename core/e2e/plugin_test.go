@@ -20,7 +20,12 @@ import (
 func TestMain(m *testing.M) {
 	badSinkMain()   // this executable is also a sink
 	hosttest.Main() // and the plugin of these tests
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := engines.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "readers.py:", err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // newPluginNode makes a node whose objects, and log if wal is given, are below

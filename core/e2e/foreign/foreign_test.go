@@ -3,20 +3,16 @@
 package foreign
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -26,6 +22,7 @@ import (
 
 	"github.com/mink-project/mink/core/builtin/dirstore"
 	"github.com/mink-project/mink/core/builtin/sqlcatalog"
+	"github.com/mink-project/mink/core/e2e/readers"
 	"github.com/mink-project/mink/core/icebergrest"
 	"github.com/mink-project/mink/core/lake"
 	"github.com/mink-project/mink/core/schema"
@@ -221,47 +218,17 @@ func (b *tbl) alter(changes ...schema.Change) {
 	}
 }
 
-// readers is the process of readers.py that all tests ask: an engine's start takes seconds.
-var readers struct {
-	sync.Mutex
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+// engines is the process that all tests ask.
+var engines = readers.New("readers.py")
 
 // TestMain ends it.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if readers.cmd != nil {
-		_ = readers.in.Close()
-		if err := readers.cmd.Wait(); err != nil {
-			fmt.Fprintln(os.Stderr, "readers.py:", err)
-			code = 1
-		}
+	if err := engines.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "readers.py:", err)
+		code = 1
 	}
 	os.Exit(code)
-}
-
-// ask sends a line to readers.py and answers its line.
-func ask(t *testing.T, line []byte) []byte {
-	t.Helper()
-	readers.Lock()
-	defer readers.Unlock()
-	if readers.cmd == nil {
-		cmd := exec.Command(os.Getenv("MINK_TEST_LAKE_PYTHON"), "readers.py", "-") //nolint:noctx // it outlives the test
-		cmd.Stderr = os.Stderr
-		in, err := cmd.StdinPipe()
-		must(t, err)
-		out, err := cmd.StdoutPipe()
-		must(t, err)
-		must(t, cmd.Start())
-		readers.cmd, readers.in, readers.out = cmd, in, bufio.NewReader(out)
-	}
-	_, err := readers.in.Write(append(line, '\n'))
-	must(t, err)
-	answer, err := readers.out.ReadBytes('\n')
-	must(t, err)
-	return answer
 }
 
 // verdict is what readers.py prints.
@@ -291,8 +258,10 @@ func (b *tbl) read(engine string) verdict {
 	}
 	request, err := json.Marshal([]string{expected, engine, location, b.spec.Database, b.spec.Name})
 	must(b.t, err)
+	answer, err := engines.Ask(request)
+	must(b.t, err)
 	var v verdict
-	must(b.t, json.Unmarshal(ask(b.t, request), &v))
+	must(b.t, json.Unmarshal(answer, &v))
 	return v
 }
 
