@@ -340,9 +340,7 @@ func (m *sim) coordinate(v *State) *clusterpb.Command {
 
 var simDescriptors = func() (list []*schema.Descriptor) {
 	for i, name := range []string{"t1", "t2", "t3", "t4"} {
-		both := inLake(descriptor("d2", name, 2, i == 2 || i == 0, i == 3 || i == 0))
-		setSinks(both, []string{"", otherSink, otherSink, otherSink + "!"}[i])
-		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), both)
+		list = append(list, descriptor("d1", name, int32(1+i), i == 1, i == 2), inLake(descriptor("d2", name, 2, i == 2 || i == 0, i == 3 || i == 0)))
 	}
 	return list
 }()
@@ -372,7 +370,10 @@ func (m *sim) catalog(v *State) *clusterpb.Command {
 			changes[0] = schema.Change{Op: schema.AddColumn, Column: &schema.Column{Name: fmt.Sprintf("c%d", m.r.IntN(5)), Type: schema.MustParseType("INT")}}
 		}
 		if m.chance(40) {
-			changes = append(changes, m.alterSinks())
+			changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLake: fmt.Sprint(m.chance(70))}})
+			if m.chance(20) {
+				changes = append(changes, schema.Change{Op: schema.SetOptions, Options: map[string]string{schema.OptionLakeGeneration: fmt.Sprint(m.r.IntN(5))}})
+			}
 		}
 		if m.chance(20) {
 			changes = append(changes, schema.Change{Op: schema.SetBucketCount, BucketCount: table.Descriptor.BucketCount + int32(m.r.IntN(3))})

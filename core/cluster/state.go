@@ -234,7 +234,6 @@ type faults struct {
 	noTierBound  bool // trims do not wait for sinks
 	noReadGrace  bool // trims wait for the last round only
 	dropEarly    bool // a partition is dropped before sinks have it
-	oneSinkBound bool // only a table's first sink bounds a trim
 	noGaps       bool // what sinks are given up lack is not noted
 	forgetFormer bool // a partition that is made again knows nothing of the one before
 	keepTiered   bool // a dropped partition's ends at a sink stay

@@ -58,7 +58,7 @@ func (s *State) tierBound(st *plan.Stream, giveUpMs int64) (bound mink.Offset, h
 		if s.faults.noReadGrace {
 			to = b.end()
 		}
-		if ok && (bound <= to || s.faults.oneSinkBound) {
+		if ok && bound <= to {
 			continue
 		}
 		bound, ok = to, true

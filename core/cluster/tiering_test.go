@@ -76,36 +76,9 @@ func (m *sim) tier(v *State) *clusterpb.Command {
 	return CommitTieredRoundCommand(r)
 }
 
-func generationOf(s *State, t *Tiering) int64 {
-	table, _ := s.Table(t.Table)
-	return table.Descriptor.SinkGeneration(t.Sink)
-}
-
-// otherSink is beside the lake; tables have both, either or none.
-const otherSink = "other"
-
-// alterSinks switches a sink on, off, to or from retaining, or begins it anew.
-func (m *sim) alterSinks() schema.Change {
-	options := map[string]string{}
-	set := func(name string) {
-		options[schema.SinkOption(name)] = fmt.Sprint(m.chance(70))
-		if m.chance(20) {
-			generation := schema.OptionLakeGeneration
-			if name != LakeSink {
-				generation = schema.SinkOption(name) + ".generation"
-			}
-			options[generation] = fmt.Sprint(m.r.IntN(5))
-		}
-	}
-	if m.chance(60) {
-		set(LakeSink)
-		return schema.Change{Op: schema.SetOptions, Options: options}
-	}
-	set(otherSink)
-	if m.chance(30) {
-		options[schema.SinkOption(otherSink)+".retain"] = fmt.Sprint(m.chance(50))
-	}
-	return schema.Change{Op: schema.SetOptions, Options: options}
+func generationOf(s *State, id mink.TableID) int64 {
+	t, _ := s.Table(id)
+	return t.Descriptor.SinkGeneration(LakeSink)
 }
 
 func (m *sim) odd() int {
@@ -118,24 +91,13 @@ func (m *sim) odd() int {
 // tierModel remembers every round, whatever the state thins out.
 type tierModel struct {
 	rounds int
-	seen   map[modelTarget][]modelRound
-	bases  map[modelBucket]mink.Offset
-	ends   map[modelBucket]mink.Offset // the highest ever
+	seen   map[mink.TableID][]modelRound
+	bases  map[mink.StreamID]mink.Offset
+	ends   map[mink.StreamID]mink.Offset // the highest ever
 	// values of dropped partitions of primary-key tables whose sink keeps the rows
-	former map[modelTarget][]string
+	former map[mink.TableID][]string
 	// stopped with a time line, and not begun anew since
-	stopped map[modelTarget]bool
-}
-
-// modelTarget is a table at one of its sinks, modelBucket one of its logs there.
-type modelTarget struct {
-	table mink.TableID
-	sink  string
-}
-
-type modelBucket struct {
-	stream mink.StreamID
-	sink   string
+	stopped map[mink.TableID]bool
 }
 
 type modelRound struct {
@@ -146,7 +108,7 @@ type modelRound struct {
 }
 
 func newTierModel() tierModel {
-	return tierModel{seen: map[modelTarget][]modelRound{}, bases: map[modelBucket]mink.Offset{}, ends: map[modelBucket]mink.Offset{}, stopped: map[modelTarget]bool{}, former: map[modelTarget][]string{}}
+	return tierModel{seen: map[mink.TableID][]modelRound{}, bases: map[mink.StreamID]mink.Offset{}, ends: map[mink.StreamID]mink.Offset{}, stopped: map[mink.TableID]bool{}, former: map[mink.TableID][]string{}}
 }
 
 // compare checks who records a round, that ends only rise, that nothing is trimmed
@@ -161,7 +123,7 @@ func (k *tierModel) compare(before, after *State, b *clusterpb.Batch, results []
 	}
 	for t := range after.tierings.all() { // begun anew
 		if old, found := before.tierings.get(t); found && old.Generation < t.Generation {
-			k.anew(after, t)
+			k.anew(after, t.Table)
 		}
 	}
 	if err := k.dropped(before, after, b); err != nil {
@@ -182,18 +144,17 @@ func (k *tierModel) compare(before, after *State, b *clusterpb.Batch, results []
 	for t := range after.tierings.all() {
 		k.note(before, after, t)
 	}
-	for b := range k.ends {
-		if _, found := after.Stream(b.stream); !found {
-			delete(k.ends, b)
+	for id := range k.ends {
+		if _, found := after.Stream(id); !found {
+			delete(k.ends, id)
 		}
 	}
 	for st := range after.Streams() {
 		for b := range after.tieredOf(st.ID) {
-			at := modelBucket{st.ID, b.sink}
-			if b.end() < k.ends[at] || b.end() > st.End {
-				return fmt.Errorf("stream %+v is at sink %q up to %d after %d", st, b.sink, b.end(), k.ends[at])
+			if b.end() < k.ends[st.ID] || b.end() > st.End {
+				return fmt.Errorf("stream %+v is tiered up to %d after %d", st, b.end(), k.ends[st.ID])
 			}
-			k.ends[at] = b.end()
+			k.ends[st.ID] = b.end()
 		}
 		if old, found := before.Stream(st.ID); found && st.Start > old.Start {
 			if err := k.trimmed(after, old, st); err != nil {
@@ -215,7 +176,7 @@ func (k *tierModel) round(before, after *State, b *clusterpb.Batch, r *clusterpb
 		}
 		return nil
 	}
-	if k.stopped[modelTarget{old.Table, old.Sink}] {
+	if k.stopped[old.Table] {
 		return fmt.Errorf("round %q of table %d, whose sink is stopped", r.Round, r.Table)
 	}
 	if r.BaseRound != old.Round {
@@ -233,10 +194,10 @@ func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
 			continue
 		}
 		_, table := after.Table(t.Table)
-		if _, noted := after.droppedSinks.get(&DroppedSink{Table: t.Table, Sink: t.Sink}); table && generationOf(after, t) <= t.Generation || !noted && len(b.Commands) == 1 {
+		if _, noted := after.droppedSinks.get(&DroppedSink{Table: t.Table, Sink: t.Sink}); table && generationOf(after, t.Table) <= t.Generation || !noted && len(b.Commands) == 1 {
 			return fmt.Errorf("table %d at sink %q was forgotten: the table is there: %t, noted as dropped: %t", t.Table, t.Sink, table, noted)
 		}
-		k.anew(after, t)
+		k.anew(after, t.Table)
 	}
 	for d := range before.DroppedSinks() {
 		_, left := after.droppedSinks.get(&d)
@@ -247,14 +208,13 @@ func (k *tierModel) dropped(before, after *State, b *clusterpb.Batch) error {
 	return nil
 }
 
-func (k *tierModel) anew(after *State, t *Tiering) {
-	target := modelTarget{t.Table, t.Sink}
-	delete(k.seen, target)
-	delete(k.stopped, target)
-	delete(k.former, target)
-	for st := range after.streamsOfTable(t.Table) {
-		delete(k.bases, modelBucket{st.ID, t.Sink})
-		delete(k.ends, modelBucket{st.ID, t.Sink})
+func (k *tierModel) anew(after *State, table mink.TableID) {
+	delete(k.seen, table)
+	delete(k.stopped, table)
+	delete(k.former, table)
+	for st := range after.streamsOfTable(table) {
+		delete(k.bases, st.ID)
+		delete(k.ends, st.ID)
 	}
 }
 
@@ -266,38 +226,31 @@ func (k *tierModel) remade(before, after *State, b *clusterpb.Batch) error {
 	if len(b.Commands) > 1 { // what came first in it is not looked at
 		clear(k.former)
 		for f := range after.former.all() {
-			at := modelTarget{f.table, f.sink}
-			k.former[at] = append(k.former[at], fmt.Sprint(f.values))
+			k.former[f.table] = append(k.former[f.table], fmt.Sprint(f.values))
 		}
 	}
 	for id, p := range before.partitions.all() {
 		_, there := after.Partition(id)
 		table, found := after.Table(p.Table)
-		if len(b.Commands) > 1 || there || !found || len(table.Descriptor.PrimaryKey) == 0 {
+		if len(b.Commands) > 1 || there || !found || len(table.Descriptor.PrimaryKey) == 0 || !before.EverTiered(p.Table, LakeSink) || !after.EverTiered(p.Table, LakeSink) {
 			continue
 		}
-		for _, sink := range []string{LakeSink, otherSink} {
-			if at := (modelTarget{p.Table, sink}); before.EverTiered(p.Table, sink) && after.EverTiered(p.Table, sink) {
-				k.former[at] = append(k.former[at], fmt.Sprint(p.Values))
-			}
-		}
+		k.former[p.Table] = append(k.former[p.Table], fmt.Sprint(p.Values))
 	}
 	for b := range after.tiered.all() {
 		st, _ := after.Stream(b.stream)
 		p, _ := after.Partition(st.Bucket.Partition)
-		former := k.former[modelTarget{p.Table, b.sink}]
-		if len(former) == 0 && !b.remade {
+		if len(k.former[p.Table]) == 0 && !b.remade {
 			continue
 		}
-		if table, _ := after.Table(p.Table); b.remade != (len(table.Descriptor.PrimaryKey) > 0 && slices.Contains(former, fmt.Sprint(p.Values))) {
-			return fmt.Errorf("partition %d %q of table %d at sink %q: made again: %t, dropped before were %q", p.ID, p.Values, p.Table, b.sink, b.remade, former)
+		if table, _ := after.Table(p.Table); b.remade != (len(table.Descriptor.PrimaryKey) > 0 && slices.Contains(k.former[p.Table], fmt.Sprint(p.Values))) {
+			return fmt.Errorf("partition %d %q of table %d at sink %q: made again: %t, dropped before were %q", p.ID, p.Values, p.Table, b.sink, b.remade, k.former[p.Table])
 		}
 	}
 	return nil
 }
 
-// gaps: what may be missing was given up by name, let go of while the sink was off, or the
-// sink does not retain.
+// gaps: what may be missing was given up by name, or let go of while the sink was off.
 func (k *tierModel) gaps(before, after *State, b *clusterpb.Batch) error {
 	if before.tiered == after.tiered {
 		return nil
@@ -309,11 +262,6 @@ func (k *tierModel) gaps(before, after *State, b *clusterpb.Batch) error {
 		}
 		altered = altered || c.GetAlterTable() != nil
 	}
-	retains := func(b *tieredBucket) bool {
-		st, _ := before.Stream(b.stream)
-		t, on := before.Tiering(st.Bucket.Table, b.sink)
-		return !on || t.Retains
-	}
 	for now := range after.tiered.all() {
 		old, found := before.tiered.get(now)
 		if !found {
@@ -321,7 +269,7 @@ func (k *tierModel) gaps(before, after *State, b *clusterpb.Batch) error {
 		}
 		for _, g := range now.gaps {
 			covered := slices.ContainsFunc(old.gaps, func(o plan.Gap) bool { return o.Start <= g.Start && g.End <= o.End })
-			if !covered && !altered && !allowed[now.stream] && retains(now) {
+			if !covered && !altered && !allowed[now.stream] {
 				return fmt.Errorf("stream %d may lack %+v at %q, nobody gave it up", now.stream, g, now.sink)
 			}
 		}
@@ -344,36 +292,29 @@ func (k *tierModel) partitions(before, after *State, b *clusterpb.Batch) error {
 		if _, left := after.Partition(id); left {
 			continue
 		}
-		for _, sink := range []string{LakeSink, otherSink} {
-			if t, on := before.Tiering(p.Table, sink); !on || !t.Retains {
-				continue
-			}
-			for _, stream := range p.Streams {
-				st, _ := before.Stream(stream)
-				b, _ := before.tiered.get(&tieredBucket{stream: stream, sink: sink})
-				if has := beyondGaps(b, b.end()); has < st.End {
-					return fmt.Errorf("partition %d was dropped, sink %q has stream %+v up to %d", id, sink, st, has)
+		if _, on := before.Tiering(p.Table, LakeSink); !on {
+			continue
+		}
+		for _, stream := range p.Streams {
+			st, _ := before.Stream(stream)
+			b, _ := before.tiered.get(&tieredBucket{stream: stream, sink: LakeSink})
+			has := b.end()
+			for _, g := range b.gaps {
+				if g.Start <= has {
+					has = max(has, g.End)
 				}
+			}
+			if has < st.End {
+				return fmt.Errorf("partition %d was dropped, sink %q has stream %+v up to %d", id, LakeSink, st, has)
 			}
 		}
 	}
 	return nil
 }
 
-// beyondGaps is the end of what a sink has up to at and need not have behind it.
-func beyondGaps(b *tieredBucket, at mink.Offset) mink.Offset {
-	for _, g := range b.gaps {
-		if g.Start <= at {
-			at = max(at, g.End)
-		}
-	}
-	return at
-}
-
 // note adds the newest round and new bases.
 func (k *tierModel) note(before, after *State, t *Tiering) {
-	target := modelTarget{t.Table, t.Sink}
-	rounds := k.seen[target]
+	rounds := k.seen[t.Table]
 	fresh := t.Round != "" && (len(rounds) == 0 || rounds[len(rounds)-1].id != t.Round)
 	r := modelRound{id: t.Round, committedMs: t.CommittedMs, ends: map[mink.StreamID]mink.Offset{}}
 	for st := range after.streamsOfTable(t.Table) {
@@ -381,9 +322,8 @@ func (k *tierModel) note(before, after *State, t *Tiering) {
 		if !found {
 			continue
 		}
-		at := modelBucket{st.ID, t.Sink}
-		if _, known := k.bases[at]; !known || len(b.ends) == 0 {
-			k.bases[at] = b.base
+		if _, known := k.bases[st.ID]; !known || len(b.ends) == 0 {
+			k.bases[st.ID] = b.base
 		}
 		r.ends[st.ID] = b.end()
 	}
@@ -396,32 +336,37 @@ func (k *tierModel) note(before, after *State, t *Tiering) {
 			rounds[i].left = rounds[i].left || rounds[i+1].committedMs <= after.timeMs-old.ReadGraceMs
 		}
 	}
-	k.seen[target] = append(rounds, r)
+	k.seen[t.Table] = append(rounds, r)
 }
 
-// trimmed checks a trim against all rounds of all sinks that retain.
+// trimmed checks a trim against all rounds.
 func (k *tierModel) trimmed(after *State, old, st plan.Stream) error {
-	for t := range after.TieringsOf(st.Bucket.Table) {
-		if !t.Retains {
-			continue
-		}
-		has, now := k.bases[modelBucket{st.ID, t.Sink}], after.timeMs
-		rounds := k.seen[modelTarget{t.Table, t.Sink}]
-		for i, r := range rounds {
-			if i == len(rounds)-1 || !r.left && rounds[i+1].committedMs > now-t.ReadGraceMs {
-				if end, found := r.ends[st.ID]; found {
-					has = end
-				}
-				break
+	t, on := after.Tiering(st.Bucket.Table, LakeSink)
+	if !on {
+		return nil
+	}
+	has, now := k.bases[st.ID], after.timeMs
+	rounds := k.seen[t.Table]
+	for i, r := range rounds {
+		if i == len(rounds)-1 || !r.left && rounds[i+1].committedMs > now-t.ReadGraceMs {
+			if end, found := r.ends[st.ID]; found {
+				has = end
 			}
+			break
 		}
-		b, found := after.tiered.get(&tieredBucket{stream: st.ID, sink: t.Sink})
-		if !found {
-			return fmt.Errorf("stream %d has no base at sink %q", st.ID, t.Sink)
+	}
+	b, found := after.tiered.get(&tieredBucket{stream: st.ID, sink: LakeSink})
+	if !found {
+		return fmt.Errorf("stream %d has no base", st.ID)
+	}
+	has = max(has, old.Start)
+	for _, g := range b.gaps {
+		if g.Start <= has {
+			has = max(has, g.End)
 		}
-		if has = beyondGaps(b, max(has, old.Start)); st.Start > has {
-			return fmt.Errorf("stream %d was trimmed from %d to %d, a reader of sink %q has %d: %+v", st.ID, old.Start, st.Start, t.Sink, has, b)
-		}
+	}
+	if st.Start > has {
+		return fmt.Errorf("stream %d was trimmed from %d to %d, a reader of the sink has %d: %+v", st.ID, old.Start, st.Start, has, b)
 	}
 	return nil
 }
