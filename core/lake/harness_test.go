@@ -160,20 +160,27 @@ func (o *one) round(rows ...row) {
 	o.commit(o.prepare(bucket0, values, rows...))
 }
 
+// jsonRows are a batch's rows as JSON objects without nulls.
+func (o *one) jsonRows(batch arrow.RecordBatch) (out []string) {
+	o.t.Helper()
+	text, err := batch.MarshalJSON()
+	o.must(err)
+	var list []map[string]any
+	o.must(json.Unmarshal(text, &list))
+	for _, r := range list {
+		maps.DeleteFunc(r, func(_ string, v any) bool { return v == nil })
+		one, _ := json.Marshal(r)
+		out = append(out, string(one))
+	}
+	return out
+}
+
 // rows are what a reader sees, as sorted JSON objects of the Iceberg types.
 func (o *one) rows() []string {
 	o.t.Helper()
 	var out []string
 	err := o.s.Read(context.Background(), sink.ReadRequest{Table: o.spec}, func(batch arrow.RecordBatch, _ []mink.Change) bool {
-		text, err := batch.MarshalJSON()
-		o.must(err)
-		var list []map[string]any
-		o.must(json.Unmarshal(text, &list))
-		for _, r := range list {
-			maps.DeleteFunc(r, func(_ string, v any) bool { return v == nil })
-			one, _ := json.Marshal(r)
-			out = append(out, string(one))
-		}
+		out = append(out, o.jsonRows(batch)...)
 		return true
 	})
 	o.must(err)

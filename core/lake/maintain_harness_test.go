@@ -2,9 +2,7 @@ package lake
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -84,15 +82,7 @@ func (o *one) rowsAt(snapshot string) []string {
 	var out []string
 	for batch, err := range batches {
 		o.must(err)
-		text, err := batch.MarshalJSON()
-		o.must(err)
-		var list []map[string]any
-		o.must(json.Unmarshal(text, &list))
-		for _, r := range list {
-			maps.DeleteFunc(r, func(_ string, v any) bool { return v == nil })
-			one, _ := json.Marshal(r)
-			out = append(out, string(one))
-		}
+		out = append(out, o.jsonRows(batch)...)
 		batch.Release()
 	}
 	slices.Sort(out)
